@@ -21,11 +21,12 @@ use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
 use crate::store::Priority;
+use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{NotPolled, RequestError, Unconfirmed};
 use crate::store::keys::Share;
-use crate::store::runner::Admitted;
+use crate::store::runner::Answer;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
 use crate::store::verbs::give::{Gave, Give};
 use crate::store::verbs::renew::{Only, Renew, Renewed};
@@ -154,7 +155,7 @@ impl AcquireRequest<'_> {
 
     /// Waits until a request may be sent. The caller's limit may end this wait and that for the answer, and the error must
     /// then say how far it was: nothing was sent yet, or the server is silent (decision 42).
-    async fn admit(&self) -> Result<Admitted, RequestError> {
+    async fn admit(&self) -> Result<Arc<InFlight>, RequestError> {
         self.entry.last_error.request_waits();
         self.engine.context.runner.admit(&self.entry.keys.lock, Priority::Normal, self.limit).await
     }
@@ -390,13 +391,18 @@ impl<'a> Attempt<'a> {
     }
 
     /// Asks for the lock, or for a place in its queue.
-    async fn acquire(&mut self, admitted: Admitted) -> Result<Tried, RequestError> {
-        let AcquireRequest { engine, entry, lease, terms, share, .. } = self.request;
+    async fn acquire(&mut self, admitted: Arc<InFlight>) -> Result<Tried, RequestError> {
+        let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
         let (keys, owner, seq, mode) = (&entry.keys, &entry.owner_id, self.waiter.seq, self.request.mode());
         let acquire = Acquire { keys, owner, seq, mode, lease: *lease, terms };
         let answer = acquire.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
+        Ok(self.answered(answer).await)
+    }
+
+    async fn answered(&mut self, answer: Answer<Acquired>) -> Tried {
+        let AcquireRequest { engine, entry, share, .. } = self.request;
         entry.last_error.answered();
-        Ok(Tried::Over(match answer.body {
+        Tried::Over(match answer.body {
             Acquired::Held { token, lease_left, limit_before, .. } => {
                 self.request.note_limit(limit_before);
                 let hold = self.hold_answered(token, answer.sent, lease_left).await;
@@ -413,16 +419,16 @@ impl<'a> Attempt<'a> {
             }
             Acquired::Busy { more: false } => Ok(Asked::Busy),
             // Free behind more dead tickets than one call clears: the next call clears more of them.
-            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => return Ok(Tried::AtOnce),
+            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => return Tried::AtOnce,
             Acquired::Full { waiters, more: false } => Err(LockError::QueueFull { waiters }),
             Acquired::TooHeavy { limit } => Err(LockError::Permits { wanted: share.weight, permits: limit }),
-            Acquired::Late => return Ok(Tried::Late),
+            Acquired::Late => return Tried::Late,
             Acquired::Lost | Acquired::Over => Ok(Asked::Over),
-        }))
+        })
     }
 
     /// Takes what a handle holds.
-    async fn attach(&mut self, admitted: Admitted, detached: &Detached) -> Result<Tried, RequestError> {
+    async fn attach(&mut self, admitted: Arc<InFlight>, detached: &Detached) -> Result<Tried, RequestError> {
         let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
         let (seq, token) = (self.waiter.seq, detached.token);
         let (from, to) = (&*detached.owner, &*entry.owner_id);

@@ -100,20 +100,17 @@ struct AwaitedSlot<'a> {
     number: Option<u64>,
 }
 
-/// A place among the requests in flight.
-#[derive(Debug)]
-struct TakenSlot {
-    shared: Arc<RequestLimits>,
-    priority: Priority,
-}
-
 /// A request that may be sent. As the waker of its future it hears when the answer has arrived.
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<RequestLimits>,
+    pub priority: Priority,
+    /// When its time is over.
+    pub deadline: Instant,
     /// This request is the probe.
     probes: bool,
-    slot: Mutex<Option<TakenSlot>>,
+    /// Its place among the requests in flight is not given back yet.
+    has_slot: AtomicBool,
     caller: AtomicWaker,
 }
 
@@ -157,16 +154,14 @@ impl Places {
     }
 }
 
+/// What it gives is to be given back.
 impl Future for AwaitedSlot<'_> {
-    type Output = TakenSlot;
+    type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TakenSlot> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Self { admission, priority, number } = &mut *self;
-        let shared = &admission.shared;
-        if !shared.line(*priority).0.lock().take(number, context.waker()) {
-            return Poll::Pending;
-        }
-        Poll::Ready(TakenSlot { shared: shared.clone(), priority: *priority })
+        let is_taken = admission.shared.line(*priority).0.lock().take(number, context.waker());
+        if is_taken { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -182,12 +177,6 @@ impl Drop for AwaitedSlot<'_> {
         if was_given {
             shared.give_back(self.priority);
         }
-    }
-}
-
-impl Drop for TakenSlot {
-    fn drop(&mut self) {
-        self.shared.give_back(self.priority);
     }
 }
 
@@ -335,13 +324,18 @@ impl Admission {
     }
 
     /// A slot among the requests in flight, for a request that is sent at once; to be dropped if that is not possible
-    /// any more. `None`: the gate was closed meanwhile.
-    pub async fn enter(&self, priority: Priority, timeout: Duration) -> Option<Arc<InFlight>> {
-        let slot = AwaitedSlot { admission: self, priority, number: None }.await;
+    /// any more. Without a limit (`by`) the time for it begins now. `None`: the gate was closed meanwhile.
+    pub async fn enter(&self, priority: Priority, timeout: Duration, by: Option<Instant>) -> Option<Arc<InFlight>> {
+        AwaitedSlot { admission: self, priority, number: None }.await;
+        let deadline = by.unwrap_or_else(|| now() + timeout);
+        let (shared, has_slot, caller) = (self.shared.clone(), AtomicBool::new(true), AtomicWaker::new());
+        // Made first: dropped, it gives the slot back.
+        let mut in_flight = InFlight { shared, priority, deadline, probes: false, has_slot, caller };
         // A single question is not retried, so that it may be asked at any time.
-        let probes = if priority == Priority::Question { false } else { self.try_pass(timeout)? };
-        let (shared, slot) = (self.shared.clone(), Mutex::new(Some(slot)));
-        Some(Arc::new(InFlight { shared, probes, slot, caller: AtomicWaker::new() }))
+        if priority != Priority::Question {
+            in_flight.probes = self.try_pass(timeout)?;
+        }
+        Some(Arc::new(in_flight))
     }
 
     /// Whether only probes pass.
@@ -410,8 +404,11 @@ impl InFlight {
 
     /// The first time only.
     fn give_back(&self) -> bool {
-        let slot = self.slot.lock().take();
-        slot.is_some()
+        let is_first = self.has_slot.swap(false, Ordering::AcqRel);
+        if is_first {
+            self.shared.give_back(self.priority);
+        }
+        is_first
     }
 }
 

@@ -30,14 +30,6 @@ pub struct Answer<T> {
     pub server_ms: i64,
 }
 
-/// A request that may be sent now, and when its time is over.
-#[derive(Debug)]
-pub struct Admitted {
-    in_flight: Arc<InFlight>,
-    deadline: Instant,
-    priority: Priority,
-}
-
 /// Runs the scripts of one client.
 pub struct Runner {
     store: Box<dyn Store>,
@@ -151,7 +143,7 @@ impl Runner {
         lock_key: &str,
         priority: Priority,
         by: Option<Instant>,
-    ) -> Result<Admitted, RequestError> {
+    ) -> Result<Arc<InFlight>, RequestError> {
         loop {
             // A look comes first, so that the usual case needs no timer.
             let admission = match self.store.serving(lock_key).filter(|server| may_send(*server, priority)) {
@@ -162,7 +154,7 @@ impl Runner {
                     Box::pin(self.usable(lock_key, priority, by)).await?.admission()
                 }
             };
-            let mut entering = pin!(admission.enter(priority, self.options.operation_timeout));
+            let mut entering = pin!(admission.enter(priority, self.options.operation_timeout, by));
             let at_once = entering.as_mut().now_or_never();
             let has_waited = at_once.is_none();
             let in_flight = match (at_once, by) {
@@ -179,14 +171,13 @@ impl Runner {
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
-                let deadline = by.unwrap_or_else(|| self.limit());
-                if let Some(late) = now().checked_duration_since(deadline) {
+                if let Some(late) = now().checked_duration_since(in_flight.deadline) {
                     // Requests that run out of time together free their slots at the end of this one's time.
                     let is_late = has_waited && late < PATIENCE;
                     let cause: Cause = if is_late { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
                     return Err(RequestError::NotSent(cause));
                 }
-                return Ok(Admitted { in_flight, deadline, priority });
+                return Ok(in_flight);
             }
         }
     }
@@ -227,7 +218,7 @@ impl Runner {
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
-    pub async fn run<T: Decode>(&self, admitted: Admitted, mut call: Call<'_>) -> Result<Answer<T>, RequestError> {
+    pub async fn run<T: Decode>(&self, admitted: Arc<InFlight>, mut call: Call<'_>) -> Result<Answer<T>, RequestError> {
         // Relaxed: the number only has to differ from those of other requests.
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
@@ -237,7 +228,7 @@ impl Runner {
         call.priority = admitted.priority;
         let answered = {
             let answering = pin!(timeout_at(admitted.deadline.into(), self.store.run(call, request)));
-            admitted.in_flight.run(answering).await
+            admitted.run(answering).await
         };
         let Ran { reply, by } = match answered {
             Ok(Ok(ran)) => ran,
@@ -278,7 +269,7 @@ impl Runner {
             Ok(outcome) => outcome?,
             Err(_) => return Err(RequestError::NotSent(server.fault())),
         }
-        let entering = server.admission().enter(Priority::Question, timeout);
+        let entering = server.admission().enter(Priority::Question, timeout, Some(deadline));
         let Ok(Some(in_flight)) = timeout_at(deadline.into(), entering).await else {
             return Err(RequestError::NotSent(Arc::new(NoTurn)));
         };
@@ -305,10 +296,10 @@ impl Runner {
     }
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
-    fn answered(&self, admitted: &Admitted, call: &Call<'_>, refusal: Option<&Refusal>) {
-        let is_of = |server: &dyn Server| admitted.in_flight.is_of(server.admission());
+    fn answered(&self, admitted: &InFlight, call: &Call<'_>, refusal: Option<&Refusal>) {
+        let is_of = |server: &dyn Server| admitted.is_of(server.admission());
         if self.store.serving(call.lock_key()).is_some_and(is_of) {
-            admitted.in_flight.answered(refusal);
+            admitted.answered(refusal);
         }
     }
 

@@ -1,13 +1,15 @@
 //! acquire.lua: asks for the lock, or for one more hold on it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::store::admission::InFlight;
 use crate::store::call::{Arg, Call, arg, args_of, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Admitted, Answer, Runner};
+use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("acquire", include_str!("../../../lua/acquire.lua"));
@@ -96,7 +98,7 @@ impl Acquire<'_> {
     pub async fn run(
         &self,
         runner: &Runner,
-        admitted: Admitted,
+        admitted: Arc<InFlight>,
         copies_until: &mut i64,
     ) -> Result<Answer<Acquired>, RequestError> {
         let Keys { kind, lock, .. } = self.keys;

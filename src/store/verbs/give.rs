@@ -1,13 +1,15 @@
 //! give.lua: makes another owner the holder under the same token.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::store::Priority;
+use crate::store::admission::InFlight;
 use crate::store::call::{Call, arg, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Admitted, Answer, Runner};
+use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("give", include_str!("../../../lua/give.lua"));
@@ -60,7 +62,7 @@ impl Give<'_> {
     pub async fn run(
         &self,
         runner: &Runner,
-        admitted: Admitted,
+        admitted: Arc<InFlight>,
         copies_until: &mut i64,
     ) -> Result<Answer<Gave>, RequestError> {
         let Keys { lock, tokens, .. } = self.keys;

@@ -1,13 +1,15 @@
 //! renew.lua: gives the holder its lease anew; also the confirmation of a grant.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::store::Priority;
+use crate::store::admission::InFlight;
 use crate::store::call::{Call, arg, key, script_of};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Admitted, Answer, Runner};
+use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("renew", include_str!("../../../lua/renew.lua"));
@@ -48,7 +50,7 @@ impl Renew<'_> {
         Box::pin(self.send(runner, admitted)).await
     }
 
-    async fn send(&self, runner: &Runner, admitted: Admitted) -> Result<Answer<Renewed>, RequestError> {
+    async fn send(&self, runner: &Runner, admitted: Arc<InFlight>) -> Result<Answer<Renewed>, RequestError> {
         let Keys { lock, tokens, .. } = self.keys;
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
