@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
 use super::cleanup::{self, LeaveRequest};
@@ -140,8 +141,8 @@ pub struct Hold {
     pub holding: Holding,
     /// Cancelled when the hold has ended, or nothing more will be known of it: all its watchers end.
     pub over: CancellationToken,
-    /// Cancelled by the final unlock: a renewal under way ends.
-    pub done: CancellationToken,
+    /// Set by the final unlock: a renewal under way ends. A token would be one more allocation for each hold.
+    pub done: SetOnce<()>,
     /// The hold on several servers that it is a part of, if any.
     pub whole: OnceLock<Weak<dyn Whole>>,
     state: Mutex<HoldState>,
@@ -280,7 +281,7 @@ impl Hold {
             warned: AtomicBool::new(false),
             holding: new.holding,
             over: CancellationToken::new(),
-            done: CancellationToken::new(),
+            done: SetOnce::new(),
             whole: OnceLock::new(),
             state: Mutex::new(HoldState {
                 live: 1,
@@ -658,7 +659,7 @@ impl Hold {
         let due = match (self.release_overdue_at(state), state.renewed) {
             // A caller that polls its release is sooner.
             (Some(at), _) => (at + PATIENCE).max(now()),
-            _ if self.done.is_cancelled() => state.deadline,
+            _ if self.done.initialized() => state.deadline,
             _ if unanswered => now() + lease::retry_pause(self.lease),
             _ if state.doubts < state.owed => now(),
             (None, None) => lease::first_renewal(self.began, state.deadline),
@@ -672,12 +673,12 @@ impl Hold {
 
     /// The final unlock is under way, or the hold is over: no more renewals.
     pub fn stop_renewing(&self) {
-        self.done.cancel();
+        let _ = self.done.set(());
     }
 
     /// The final unlock was sent, and its outcome is not known.
     pub fn is_being_released(&self) -> bool {
-        self.done.is_cancelled() && self.live() == 0 && self.is_open()
+        self.done.initialized() && self.live() == 0 && self.is_open()
     }
 
     /// The final unlock could have been sent by now, or answered, and its future may rest.
@@ -688,7 +689,7 @@ impl Hold {
 
     fn release_overdue_at(&self, state: &HoldState) -> Option<Instant> {
         // It may be sent again by its caller until then.
-        let sent = if self.done.is_cancelled() { self.context().operation_timeout() } else { Duration::ZERO };
+        let sent = if self.done.initialized() { self.context().operation_timeout() } else { Duration::ZERO };
         state.released.filter(|_| !state.in_background).map(|at| at + sent + PATIENCE)
     }
 
@@ -831,7 +832,7 @@ impl Hold {
     }
 
     fn set_over(&self) {
-        self.done.cancel();
+        self.stop_renewing();
         let due = self.state.lock().due.take();
         if let Some(due) = due {
             self.holds.schedule.remove(due, self.attempt);

@@ -84,7 +84,7 @@ impl Engine {
 
 /// Whether the server of these keys may have forgotten it. A hold that is being released does not matter.
 fn is_concerned(hold: &Hold, keys: &ServedKeys) -> bool {
-    !hold.done.is_cancelled() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
+    !hold.done.initialized() && keys.contains(&hold.entry.keys.lock) && hold.is_doubted()
 }
 
 /// Asks the server about holds that it may have forgotten. What has no answer is asked again by the watchdog.

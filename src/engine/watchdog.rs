@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use futures::future::{Either, select};
 use tokio::time::timeout_at;
 
 use super::error::Loss;
@@ -45,8 +46,7 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
         hold.forget_when_due();
         return Renewal::Over;
     }
-    let done = hold.done.clone();
-    // Pinned here, since `run_until_cancelled` would have room for it twice.
+    let done = pin!(hold.done.wait());
     let look = pin!(async {
         if hold.expire_if_due().is_some() {
             if hold.has_reached_max_hold() {
@@ -72,11 +72,13 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
     });
     // The final unlock ends this. A renewal behind it would find the lock gone, and a released hold must not be renewed
     // (P10).
-    let outcome = done.run_until_cancelled(look).await;
-    outcome.unwrap_or_else(|| {
-        hold.schedule(false);
-        Renewal::Over
-    })
+    match select(look, done).await {
+        Either::Left((outcome, _)) => outcome,
+        Either::Right(_) => {
+            hold.schedule(false);
+            Renewal::Over
+        }
+    }
 }
 
 /// One request, within the operation time-out. Moves the hold's deadline, or ends the hold.
@@ -93,7 +95,7 @@ async fn ask(hold: &Hold, question: &Question) -> Renewal {
                 Renewal::Renewed
             }
             // The final release overtook this renewal: that is no loss.
-            Renewed::Lost if hold.done.is_cancelled() => Renewal::Over,
+            Renewed::Lost if hold.done.initialized() => Renewal::Over,
             // The handle has it, or it is free: the answer to the detach decides.
             Renewed::Lost if hold.is_detaching() => Renewal::Unknown,
             Renewed::Lost => {
