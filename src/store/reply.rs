@@ -21,7 +21,7 @@ pub enum Field {
 
 impl ScriptReply {
     pub fn is_status(&self, status: &str) -> bool {
-        Fields::new(self).and_then(|mut fields| Ok(fields.text()? == status)).unwrap_or_default()
+        Fields::new(self).text().is_ok_and(|first| first == status)
     }
 }
 
@@ -38,31 +38,35 @@ pub struct Fields<'a> {
 
 enum Rest<'a> {
     /// `None` after the last one.
-    Words(Option<&'a str>),
+    Words(Option<&'a [u8]>),
     List(std::slice::Iter<'a, Field>),
 }
 
 impl<'a> Fields<'a> {
-    pub fn new(reply: &'a ScriptReply) -> Result<Self, Malformed> {
+    pub fn new(reply: &'a ScriptReply) -> Self {
         let rest = match reply {
-            ScriptReply::Text(bytes) => Rest::Words(Some(utf8(bytes)?)),
+            ScriptReply::Text(bytes) => Rest::Words(Some(bytes)),
             ScriptReply::List(fields) => Rest::List(fields.iter()),
         };
-        Ok(Self { rest })
+        Self { rest }
     }
 
     pub fn text(&mut self) -> Result<&'a str, Malformed> {
+        utf8(self.bytes()?)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
         let missing = || Malformed("it ends where a text is expected".into());
         match &mut self.rest {
             Rest::Words(words) => {
-                let text = words.ok_or_else(missing)?;
+                let bytes = words.ok_or_else(missing)?;
                 // Byte by byte: for words as short as these `split` takes four times as long.
-                let end = text.bytes().position(|byte| byte == b' ').unwrap_or(text.len());
-                *words = text.get(end + 1..);
-                Ok(text.get(..end).unwrap_or_default())
+                let end = bytes.iter().position(|byte| *byte == b' ').unwrap_or(bytes.len());
+                *words = bytes.get(end + 1..);
+                Ok(bytes.get(..end).unwrap_or_default())
             }
             Rest::List(fields) => match fields.next().ok_or_else(missing)? {
-                Field::Text(bytes) => utf8(bytes),
+                Field::Text(bytes) => Ok(bytes),
                 other => Err(Malformed(format!("{other:?} where a text is expected"))),
             },
         }
@@ -76,10 +80,10 @@ impl<'a> Fields<'a> {
             *fields = rest.iter();
             return Ok(*number);
         }
-        let text = self.text()?;
-        let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
+        let bytes = self.bytes()?;
+        let (digits, sign) = bytes.strip_prefix(b"-").map_or((bytes, 1), |digits| (digits, -1));
         let number = natural(digits).and_then(|number| i64::try_from(number).ok()).map(|number| sign * number);
-        number.ok_or_else(|| Malformed(format!("{text:?} where a number is expected")))
+        number.ok_or_else(|| Malformed(format!("{:?} where a number is expected", String::from_utf8_lossy(bytes))))
     }
 
     pub fn natural(&mut self) -> Result<u64, Malformed> {
@@ -114,10 +118,11 @@ impl<'a> Fields<'a> {
 
     /// A token, or 0 for the empty text, which means none.
     pub fn token(&mut self) -> Result<u64, Malformed> {
-        let text = self.text()?;
+        let bytes = self.bytes()?;
         // Read as text, not as a number of Lua: a token that lost a digit would be another hold's
         // (P2).
-        if text.is_empty() { Ok(0) } else { natural(text).ok_or_else(|| Malformed(format!("the token {text:?}"))) }
+        let token = if bytes.is_empty() { Some(0) } else { natural(bytes) };
+        token.ok_or_else(|| Malformed(format!("the token {:?}", String::from_utf8_lossy(bytes))))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -129,10 +134,10 @@ impl<'a> Fields<'a> {
 }
 
 /// `str::parse` takes twice as long.
-fn natural(text: &str) -> Option<u64> {
-    let digit = |byte: u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
-    let number = |number: u64, byte: u8| number.checked_mul(10)?.checked_add(digit(byte)?);
-    if text.is_empty() { None } else { text.bytes().try_fold(0, number) }
+fn natural(digits: &[u8]) -> Option<u64> {
+    let digit = |byte: &u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
+    let number = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, number) }
 }
 
 /// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing

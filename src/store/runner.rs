@@ -171,10 +171,11 @@ impl Runner {
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
-                if let Some(late) = now().checked_duration_since(in_flight.deadline) {
+                let (now, deadline) = (now(), in_flight.deadline);
+                if deadline <= now {
                     // Requests that run out of time together free their slots at the end of this one's time.
-                    let is_late = has_waited && late < PATIENCE;
-                    let cause: Cause = if is_late { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
+                    let is_behind = has_waited && now < deadline + PATIENCE;
+                    let cause: Cause = if is_behind { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
                     return Err(RequestError::NotSent(cause));
                 }
                 return Ok(in_flight);
@@ -324,7 +325,7 @@ fn decode<T: Decode>(
     clock: &ServerClock,
     reply: &ScriptReply,
 ) -> Result<Answer<T>, Malformed> {
-    let mut fields = Fields::new(reply)?;
+    let mut fields = Fields::new(reply);
     let status = fields.text()?;
     let echo = fields.int()?;
     // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).

@@ -262,7 +262,7 @@ impl Supervised<NetworkWire> {
             .await
             .map_err(|error| probe_error(target, error))?;
         let time = || {
-            let mut fields = Fields::new(&reply)?;
+            let mut fields = Fields::new(&reply);
             let (_status, _request) = (fields.text()?, fields.int()?);
             Ok::<_, Malformed>((fields.int()?, fields.int()?))
         };

@@ -173,7 +173,7 @@ mod tests {
     fn a_malformed_reply_is_an_error_and_never_an_outcome() {
         let decode = |status, fields: &str| {
             let reply = ScriptReply::Text(fields.into());
-            Acquired::decode(status, &mut Fields::new(&reply).unwrap())
+            Acquired::decode(status, &mut Fields::new(&reply))
         };
         assert!(decode("held", "5 1 30").is_ok());
         assert!(decode("acquired", "5 1 30").is_err(), "the status is unknown");

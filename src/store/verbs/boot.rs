@@ -77,7 +77,7 @@ impl Boot {
 
     /// Reads the reply to what was sent after so many flushes, and logs that the server is frozen: once for each freeze.
     pub fn booted(&self, reply: &ScriptReply, flushes: u64, address: &str) -> Result<(), Malformed> {
-        let mut fields = Fields::new(reply)?;
+        let mut fields = Fields::new(reply);
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
         let Booted { frozen_until } = Booted::decode(status, &mut fields)?;
