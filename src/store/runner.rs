@@ -105,7 +105,7 @@ impl Runner {
 
     /// For how much longer it grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
-        let server = self.store.serving(lock_key)?;
+        let server = self.store.serving(lock_key).filter(|server| server.frozen_until() > 0)?;
         let frozen_until = i64::try_from(server.frozen_until()).unwrap_or(i64::MAX);
         let left = frozen_until.saturating_sub(server.clock().at(now()));
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
@@ -171,10 +171,9 @@ impl Runner {
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
-                let (now, deadline) = (now(), in_flight.deadline);
-                if deadline <= now {
+                if by.is_some_and(|by| by <= now()) {
                     // Requests that run out of time together free their slots at the end of this one's time.
-                    let is_behind = has_waited && now < deadline + PATIENCE;
+                    let is_behind = has_waited && now() < in_flight.deadline + PATIENCE;
                     let cause: Cause = if is_behind { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
                     return Err(RequestError::NotSent(cause));
                 }
