@@ -154,7 +154,7 @@ impl Places {
     }
 }
 
-/// What it gives is to be given back.
+/// Resolves when the slot is taken. Whoever took it gives it back.
 impl Future for AwaitedSlot<'_> {
     type Output = ();
 

@@ -18,7 +18,7 @@ use super::error::{Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
 
-/// Each request shares it: the parts of it would be copied one by one.
+/// Requests share it behind one `Arc`: to copy its parts for each of them costs more.
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,

@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// `str::parse` takes twice as long.
+/// A number without a sign. `str::parse` takes twice as long.
 fn natural(digits: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
     let number = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
