@@ -396,10 +396,11 @@ impl<'a> Attempt<'a> {
         let (keys, owner, seq, mode) = (&entry.keys, &entry.owner_id, self.waiter.seq, self.request.mode());
         let acquire = Acquire { keys, owner, seq, mode, lease: *lease, terms };
         let answer = acquire.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
-        Ok(self.answered(answer).await)
+        Ok(self.read(answer).await)
     }
 
-    async fn answered(&mut self, answer: Answer<Acquired>) -> Tried {
+    /// What the answer means for this attempt.
+    async fn read(&mut self, answer: Answer<Acquired>) -> Tried {
         let AcquireRequest { engine, entry, share, .. } = self.request;
         entry.last_error.answered();
         Tried::Over(match answer.body {

@@ -110,8 +110,10 @@ async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let turn = context.ask(taking).await?;
     let Some(late) = now().checked_duration_since(limit) else { return Ok((turn, limit)) };
     // The request that had the turn ran out of time together with this call: there is no answer to wait for here either.
-    let failed = hold.entry.last_error.cause().filter(|_| late < PATIENCE);
-    failed.map_or_else(|| Ok((turn, context.runner.limit())), |cause| Err(RequestError::NotSent(cause)))
+    if let Some(cause) = hold.entry.last_error.cause().filter(|_| late < PATIENCE) {
+        return Err(RequestError::NotSent(cause));
+    }
+    Ok((turn, context.runner.limit()))
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.
@@ -187,17 +189,12 @@ impl Detaching {
             return self.refused(DetachRefusal::Request(error));
         }
         let hold = self.hold.clone();
-        let cause = match error {
-            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => cause,
-            RequestError::Refused(refusal) => Arc::new(refusal),
-            other => Arc::new(other),
-        };
         self.handle.copies_until = copies_until.max(hold.context().runner.not_after(&hold.entry.keys.lock));
         let handle = self.handle.clone();
         let (leave, _) = self.end();
         // If no copy is served any more, the owner's hold would not be renewed.
         cleanup::leave(hold.context(), leave);
-        DetachOutcome::Unanswered(handle, cause)
+        DetachOutcome::Unanswered(handle, error.into_cause())
     }
 
     fn detached(mut self) -> DetachOutcome {

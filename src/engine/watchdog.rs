@@ -46,6 +46,11 @@ pub async fn attend(hold: Arc<Hold>) -> Renewal {
         hold.forget_when_due();
         return Renewal::Over;
     }
+    // The look below comes first where both are ready.
+    if hold.done.initialized() {
+        hold.schedule(false);
+        return Renewal::Over;
+    }
     let done = pin!(hold.done.wait());
     let look = pin!(async {
         if hold.expire_if_due().is_some() {

@@ -100,7 +100,7 @@ struct AwaitedSlot<'a> {
     number: Option<u64>,
 }
 
-/// A request that may be sent. As the waker of its future it hears when the answer has arrived.
+/// A request from when it may be sent to its answer. As the waker of its future it hears when that has arrived.
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<RequestLimits>,

@@ -442,9 +442,14 @@ impl RequestError {
     /// The error of a call that ends with this one. `may_have_run`: an earlier try of the same call may have, of which the
     /// last one does not know.
     pub(crate) fn of_call(self, may_have_run: bool) -> Self {
+        if may_have_run && !self.may_have_run() { Self::Unanswered(self.into_cause()) } else { self }
+    }
+
+    pub(crate) fn into_cause(self) -> Cause {
         match self {
-            Self::NotSent(cause) if may_have_run => Self::Unanswered(cause),
-            error => error,
+            Self::NotSent(cause) | Self::Unanswered(cause) => cause,
+            Self::Refused(refusal) => Arc::new(refusal),
+            other => Arc::new(other),
         }
     }
 
@@ -586,6 +591,15 @@ mod tests {
         assert_eq!(refusal.other_kind(), Some((Kind::Semaphore, Kind::Lock)));
         assert_eq!((refusal.kind(), refusal.in_script), (RefusalKind::Final, false));
         assert_eq!(Refusal::new("ERR", message).other_kind(), None);
+    }
+
+    #[test]
+    fn a_call_of_which_an_earlier_try_may_have_run_does_not_end_as_if_none_had() {
+        let loading = RequestError::Refused(Refusal::new("LOADING", "Redis is loading the dataset in memory"));
+        for last in [RequestError::NotSent(Arc::new(NoTurn)), RequestError::Closed, loading] {
+            assert!(!last.clone().of_call(false).may_have_run(), "{last}");
+            assert!(last.clone().of_call(true).may_have_run(), "{last}");
+        }
     }
 
     /// Redis 7.0 says it in the first way, Redis 7.2 and Valkey in the second.

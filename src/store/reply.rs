@@ -136,8 +136,8 @@ impl<'a> Fields<'a> {
 /// A number without a sign. `str::parse` takes twice as long.
 fn natural(digits: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
-    let number = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
-    if digits.is_empty() { None } else { digits.iter().try_fold(0, number) }
+    let append = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, append) }
 }
 
 /// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing
