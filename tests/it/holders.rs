@@ -252,6 +252,39 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
     .await;
 }
 
+/// After a reconnect all holds are checked, a few at a time. It was said of those that were released meanwhile that `max_hold`
+/// had ended them. Found by a review.
+#[tokio::test]
+async fn a_hold_that_is_released_before_its_check_comes_to_it_is_not_looked_at() {
+    in_virtual_time(async |store| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let (timing, milli) = (Timing::default(), Duration::from_millis(1));
+        store.network.delay(milli);
+        let client = store.open(timing.builder().max_hold(timing.lease)).await;
+        let locking = (0..640).map(|name| {
+            let lock = client.lock(format!("{name:03}"));
+            async move { lock.lock().await.unwrap() }
+        });
+        let mut guards = futures::future::join_all(locking).await;
+        while guards[0].valid_for() > timing.lease / 4 {
+            tokio::time::sleep(milli).await;
+        }
+        store.server.disconnect(client.id());
+        // More than a new connection asks itself.
+        let calls = store.network.calls() + 32;
+        while store.network.calls() < calls {
+            tokio::time::sleep(milli / 4).await;
+        }
+        let last = guards.split_off(600).into_iter().map(LockGuard::unlock);
+        let unlocked = futures::future::join_all(last).await;
+        assert!(unlocked.iter().all(Result::is_ok), "{unlocked:?}");
+        tokio::time::sleep(100 * milli).await;
+        assert!(!said.saw("WARN", "held for max_hold") && guards[0].is_valid(), "{:?}", said.lines());
+    })
+    .await;
+}
+
 /// Each nested lock asks the server for a lease. It must not become one without an end.
 #[tokio::test]
 async fn max_hold_is_a_limit_for_an_owner_that_keeps_nesting() {
