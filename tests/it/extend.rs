@@ -404,7 +404,7 @@ async fn a_call_whose_first_try_was_served_does_not_say_that_nothing_was_sent() 
             };
             assert!(matches!(error, RequestError::Unanswered(_)), "{call}: {error}");
             proxy.refuse(false);
-            client.lock(call).force_unlock().await.unwrap();
+            eventually("it is back", async || client.lock(call).force_unlock().await.is_ok()).await;
             client.close().await.unwrap();
         }
     })
