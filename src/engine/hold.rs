@@ -141,7 +141,8 @@ pub struct Hold {
     pub holding: Holding,
     /// Cancelled when the hold has ended, or nothing more will be known of it: all its watchers end.
     pub over: CancellationToken,
-    /// Set when the final unlock is sent, or the hold has ended: a renewal under way ends. A token would be one more allocation for each hold.
+    /// Set when the final unlock is sent, or the hold has ended: a renewal under way ends. A token would be one more
+    /// allocation for each hold.
     pub done: SetOnce<()>,
     /// The hold on several servers that it is a part of, if any.
     pub whole: OnceLock<Weak<dyn Whole>>,

@@ -109,7 +109,7 @@ pub struct InFlight {
     pub deadline: Instant,
     /// This request is the probe.
     probes: bool,
-    /// Its place among the requests in flight is not given back yet.
+    /// It still has its place among the requests in flight.
     has_slot: AtomicBool,
     caller: AtomicWaker,
 }

@@ -105,8 +105,10 @@ impl Runner {
 
     /// For how much longer it grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
-        let server = self.store.serving(lock_key).filter(|server| server.frozen_until() > 0)?;
-        let frozen_until = i64::try_from(server.frozen_until()).unwrap_or(i64::MAX);
+        let server = self.store.serving(lock_key)?;
+        // As usual there was no freeze, and the clock need not be read.
+        let frozen_until = Some(server.frozen_until()).filter(|until| *until > 0)?;
+        let frozen_until = i64::try_from(frozen_until).unwrap_or(i64::MAX);
         let left = frozen_until.saturating_sub(server.clock().at(now()));
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
     }

@@ -64,7 +64,7 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
     }
 }
 
-/// Of each the request had been sent. They had the error of the connection, which ends with the runtime. Found by an attack.
+/// All four requests were sent. Their error was that of the connection, which ends with the runtime. Found by an attack.
 #[test]
 fn a_request_under_way_as_the_runtime_ends_says_so() {
     let here = runtime();
