@@ -67,14 +67,14 @@ macro_rules! each {
 impl Backend {
     pub fn lock(&self, name: &str) -> AnyLock {
         match self {
-            Self::One(engine) => AnyLock::One(EngineLock::new(engine.clone(), name)),
+            Self::One(engine) => AnyLock::One(EngineLock::new(Kind::Lock, Share::LOCK, engine.clone(), name)),
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
         }
     }
 
     pub fn shared(&self, kind: Kind, share: Share, name: &str) -> AnyShared {
         match self {
-            Self::One(engine) => AnyShared::One(EngineLock::of(kind, share, engine.clone(), name)),
+            Self::One(engine) => AnyShared::One(EngineLock::new(kind, share, engine.clone(), name)),
             Self::Several(_) => AnyShared::Several(name.into()),
         }
     }

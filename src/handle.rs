@@ -544,7 +544,7 @@ impl LockClient {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }
         // What it has of a semaphore the server knows.
-        Ok(EngineLock::of(handle.kind(), Share::LOCK, engine.clone(), &handle.hold.name))
+        Ok(EngineLock::new(handle.kind(), Share::LOCK, engine.clone(), &handle.hold.name))
     }
 }
 

@@ -48,12 +48,8 @@ pub struct EngineLock {
 }
 
 impl EngineLock {
-    pub fn new(engine: Arc<Engine>, name: &str) -> Self {
-        Self::of(Kind::Lock, Share::LOCK, engine, name)
-    }
-
     /// A share of this name, used as that kind.
-    pub fn of(kind: Kind, share: Share, engine: Arc<Engine>, name: &str) -> Self {
+    pub fn new(kind: Kind, share: Share, engine: Arc<Engine>, name: &str) -> Self {
         let keys = match name.len() {
             0 => Err(NameError::Empty),
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),

@@ -7,12 +7,13 @@ use std::time::Duration;
 use super::acquire::{ErrorsMet, Gathering, Taken};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
+use crate::engine::Engine;
 use crate::engine::error::LockError;
 use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, Kind, Share};
 
 #[derive(Debug, Clone)]
 pub struct QuorumLock {
@@ -27,8 +28,9 @@ pub struct QuorumLock {
 impl QuorumLock {
     pub fn new(quorum: Arc<Quorum>, name: &str) -> Self {
         // The partial holds of a call are kept only while it is polled (P6).
-        let locks = quorum.nodes.engines().iter().map(|engine| EngineLock::new(engine.clone(), name).as_part());
-        let (locks, metrics) = (locks.collect(), quorum.metrics.of_lock(name));
+        let part = |engine: &Arc<Engine>| EngineLock::new(Kind::Lock, Share::LOCK, engine.clone(), name).as_part();
+        let locks = quorum.nodes.engines().iter().map(part).collect();
+        let metrics = quorum.metrics.of_lock(name);
         let keys = Arc::new(Keys::new(&quorum.nodes.context.options().prefix, name));
         Self { quorum, keys, locks, is_part: false, metrics }
     }

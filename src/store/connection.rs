@@ -14,7 +14,7 @@ use super::admission::IN_FLIGHT;
 use super::call::{Arg, Call};
 use super::connect_options::Credentials;
 use super::dial::Stream;
-use super::error::{Refusal, RequestError};
+use super::error::{Disconnected, Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
 
@@ -139,10 +139,10 @@ impl Connection {
         match refusal(&error) {
             Some(refusal) => RequestError::Refused(refusal),
             // No reply from the server, so the connection has failed. Mark it now: requests that are sent before the
-            // driver reports it would be lost as well.
+            // driver reports it would be lost as well. The crate's words for it are those of a parser or of a pipe.
             None => {
                 self.dead.cancel();
-                RequestError::Unanswered(Arc::new(error))
+                RequestError::Unanswered(Arc::new(Disconnected))
             }
         }
     }

@@ -263,6 +263,26 @@ async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {
     .await;
 }
 
+/// Found by an attack: the text was that of a pipe, or four lines of a parser.
+#[tokio::test]
+async fn a_request_whose_connection_ends_says_so_in_plain_words() {
+    on_a_server(async |server| {
+        for fault in ["the reply is lost", "the reply is no Redis reply"] {
+            let proxy = Proxy::start(server).await;
+            let client = Timing::default().connect(&proxy.url()).await;
+            match fault {
+                "the reply is lost" => proxy.lose_next_reply(),
+                _ => proxy.rewrite("*", "&"),
+            }
+            let error = client.lock("x").status().await.unwrap_err();
+            let expected = "sent, but without an answer: the connection has ended; it may have run, or may run later";
+            assert_eq!(error.to_string(), expected, "{fault}");
+            client.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_others_keep_from_a_caller_is_busy() {
     on_each_store(async |store| {
