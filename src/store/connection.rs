@@ -1,7 +1,7 @@
 //! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
@@ -17,6 +17,8 @@ use super::dial::Stream;
 use super::error::{Disconnected, Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
+use super::script::Script;
+use crate::sync::Mutex;
 
 /// Requests share it behind one `Arc`: to copy its parts for each of them costs more.
 pub struct Connection {
@@ -73,23 +75,23 @@ impl Connection {
         Ok(Self { io, dead, channel_tag: String::new(), _last: last })
     }
 
-    /// EVAL for the first call of a script (`is_known`), and EVALSHA for those behind it. A server that has lost its
+    /// EVAL for the first call of a script, and EVALSHA for those behind it. A server that has lost its
     /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
     /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
     pub async fn evaluate(
         &self,
-        is_known: &AtomicBool,
+        known: &KnownScripts,
         call: Call<'_>,
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
-        if is_known.load(Ordering::Relaxed) {
+        if known.has(call.script) {
             match self.send_call(&self.command("EVALSHA", call.script.sha1(), call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {}
                 outcome => return read(outcome?),
             }
         }
-        let sent = Known::when_sent(is_known);
+        let sent = Sending::begin(known, call.script);
         let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
         sent.was_taken();
         read(value)
@@ -148,14 +150,27 @@ impl Connection {
     }
 }
 
+/// The scripts that a server was sent. It may forget them by SCRIPT FLUSH or a restart, and then says so.
+#[derive(Default)]
+pub struct KnownScripts(Mutex<BTreeSet<&'static str>>);
+
+impl KnownScripts {
+    fn has(&self, script: &Script) -> bool {
+        self.0.lock().contains(script.name)
+    }
+}
+
 /// A script is known from when its text is sent: the server runs what comes behind it later. Dropped without an answer, it
 /// is not known.
-struct Known<'a>(&'a AtomicBool);
+struct Sending<'a> {
+    known: &'a KnownScripts,
+    script: &'static Script,
+}
 
-impl<'a> Known<'a> {
-    fn when_sent(is_known: &'a AtomicBool) -> Self {
-        is_known.store(true, Ordering::Relaxed);
-        Self(is_known)
+impl<'a> Sending<'a> {
+    fn begin(known: &'a KnownScripts, script: &'static Script) -> Self {
+        known.0.lock().insert(script.name);
+        Self { known, script }
     }
 
     fn was_taken(self) {
@@ -163,9 +178,9 @@ impl<'a> Known<'a> {
     }
 }
 
-impl Drop for Known<'_> {
+impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.known.0.lock().remove(self.script.name);
     }
 }
 

@@ -257,10 +257,8 @@ impl Supervised<NetworkWire> {
         let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
         // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
-        let reply = self
-            .evaluate(connection, Call::new(&renew::SCRIPT, &keys, &args), 0)
-            .await
-            .map_err(|error| probe_error(target, error))?;
+        let call = Call::new(&renew::SCRIPT, &keys, &args);
+        let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         let time = || {
             let mut fields = Fields::new(&reply);
             let (_status, _request) = (fields.text()?, fields.int()?);
@@ -277,9 +275,8 @@ impl Supervised<NetworkWire> {
         let flushes = boot.flushes();
         let life = self.life(target, connection).await?;
         let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
-        let Some(is_known) = self.wire.is_known(&boot::SCRIPT) else { return Ok(()) };
         let call = Call::new(&boot::SCRIPT, &keys, &args);
-        let reply = connection.evaluate(is_known, call, 0).await.map_err(|error| probe_error(target, error))?;
+        let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {
             return Err(target.unreachable(Arc::new(Disconnected)));

@@ -17,7 +17,7 @@ use crate::store::call::Call;
 use crate::store::changes::Changes;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
-use crate::store::connection::Connection;
+use crate::store::connection::{Connection, KnownScripts};
 use crate::store::dial::Place;
 use crate::store::error::{ConnectError, RequestError};
 use crate::store::keys::{self, Keys};
@@ -26,7 +26,6 @@ use crate::store::location::Location;
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
 use crate::store::rights;
-use crate::store::script::Script;
 use crate::store::server::Told;
 use crate::store::verbs;
 use crate::store::{Priority, ServedKeys};
@@ -59,8 +58,7 @@ pub struct NetworkWire {
     /// Set by the first connection, so that reconnects do not repeat the warning.
     pub eviction_is_checked: AtomicBool,
     pub echo: Echo,
-    /// Whether this script was sent. The server may forget it by SCRIPT FLUSH or a restart, and then says so.
-    known: Vec<(&'static Script, AtomicBool)>,
+    pub known: KnownScripts,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
     /// Notified when a request had no answer in time.
@@ -113,7 +111,7 @@ impl Node<NetworkWire> {
             server_id: Mutex::default(),
             eviction_is_checked: AtomicBool::new(false),
             echo: Echo::default(),
-            known: verbs::ALL.iter().map(|script| (*script, AtomicBool::new(false))).collect(),
+            known: KnownScripts::default(),
             heard: Mutex::new(now()),
             suspected: Notify::new(),
         };
@@ -204,7 +202,7 @@ impl Wire for NetworkWire {
         let Some(connection) = node.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
-        // Not in `evaluate`: a new connection uses that before it has run boot.lua. Boxed, because it is rare.
+        // Boxed, because it is rare: every call would have room for it otherwise.
         if node.is_boot_due()
             && let Err(error) = Box::pin(node.boot_again(&connection)).await
         {
@@ -212,13 +210,32 @@ impl Wire for NetworkWire {
             connection.dead.cancel();
             return Err(error);
         }
-        let outcome = node.evaluate(&connection, call, request).await;
-        // A demoted primary may keep its connections open. Without this the client would stay with it
-        // and hear READONLY forever. Dialling again asks for the name anew.
-        if let Err(RequestError::Refused(refusal)) = &outcome
-            && refusal.means_another_primary()
+        let known = &node.wire.known;
+        let mut outcome = connection.evaluate(known, call, request).await;
+        // Nothing was run, so this is still the first copy of the request.
+        if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
+            && Box::pin(node.boot_again(&connection)).await.is_ok()
         {
-            connection.dead.cancel();
+            outcome = Box::pin(connection.evaluate(known, call, request)).await;
+        }
+        // A refusal is an answer too.
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            node.wire.hear();
+        }
+        if let Err(RequestError::Refused(refusal)) = &mut outcome {
+            // A demoted primary may keep its connections open. Without this the client would stay with it
+            // and hear READONLY forever. Dialling again asks for the name anew.
+            if refusal.means_another_primary() {
+                connection.dead.cancel();
+            }
+            // A right was taken away since the connection was made. If it is missing inside a script the
+            // server does not name it.
+            if refusal.is_about_rights() {
+                let missing = Box::pin(node.missing_rights(&connection)).await;
+                if !missing.is_empty() {
+                    refusal.lacks(&missing);
+                }
+            }
         }
         outcome
     }
@@ -278,45 +295,6 @@ impl NetworkWire {
 
     fn silent_for(&self) -> Duration {
         now().saturating_duration_since(*self.heard.lock())
-    }
-
-    /// Each script is there.
-    pub fn is_known(&self, script: &Script) -> Option<&AtomicBool> {
-        self.known.iter().find(|(known, _)| known.name == script.name).map(|(_, is_known)| is_known)
-    }
-}
-
-impl Supervised<NetworkWire> {
-    pub async fn evaluate(
-        &self,
-        connection: &Connection,
-        call: Call<'_>,
-        request: u64,
-    ) -> Result<ScriptReply, RequestError> {
-        let Some(is_known) = self.wire.is_known(call.script) else { return Err(RequestError::Closed) };
-        let mut outcome = connection.evaluate(is_known, call, request).await;
-        // Nothing was run, so this is still the first copy of the request.
-        if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
-            // Boxed, because it is rare: every call would have room for it otherwise.
-            && Box::pin(self.boot_again(connection)).await.is_ok()
-        {
-            outcome = Box::pin(connection.evaluate(is_known, call, request)).await;
-        }
-        // A refusal is an answer too.
-        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
-            self.wire.hear();
-        }
-        // A right was taken away since the connection was made. If it is missing inside a script the
-        // server does not name it.
-        if let Err(RequestError::Refused(refusal)) = &mut outcome
-            && refusal.is_about_rights()
-        {
-            let missing = Box::pin(self.missing_rights(connection)).await;
-            if !missing.is_empty() {
-                refusal.lacks(&missing);
-            }
-        }
-        outcome
     }
 }
 
