@@ -755,7 +755,7 @@ fn sent_names(code: &str, what: &str) -> Vec<String> {
 fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     for script in scripts() {
         let verb = verb(&script.name);
-        // What only the scripts for shared names get, see `Runner::queue_keys` and `args_of`.
+        // What only the scripts for shared names get, see `Runner::queue_keys` and `Call::of`.
         let is_sent = |name: &String| is_shared(&script.name) || *name != "limit" && *name != "kind";
         let mut keys = sent_names(&verb, "key");
         if verb.contains("queue_keys(") {

@@ -28,6 +28,12 @@ impl<'a> Call<'a> {
         Self { script, keys, args, asking: false, priority: Priority::Urgent }
     }
 
+    /// The same of a verb with two scripts. The first argument is the kind, by its format: only the script for shared names gets
+    /// it.
+    pub fn of(kind: Kind, [lock, shared]: [&'static Script; 2], keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
+        if kind.is_shared() { Self::new(shared, keys, args) } else { Self::new(lock, keys, &args[1..]) }
+    }
+
     pub fn asking(self) -> Self {
         Self { asking: true, ..self }
     }
@@ -100,16 +106,6 @@ pub fn key<'a>(_name: &'static str, key: &'a str) -> &'a str {
 /// A value of ARGV under its name in the script's header, which is checked in the same way.
 pub fn arg<'a>(_name: &'static str, value: impl Into<Arg<'a>>) -> Arg<'a> {
     value.into()
-}
-
-/// The script of a verb for this kind of name.
-pub fn script_of(kind: Kind, lock: &'static Script, shared: &'static Script) -> &'static Script {
-    if kind.is_shared() { shared } else { lock }
-}
-
-/// The arguments that are sent. The first one is the kind, by its format: only the scripts for shared names get it.
-pub fn args_of<'k, 'a>(kind: Kind, args: &'k [Arg<'a>]) -> &'k [Arg<'a>] {
-    &args[usize::from(!kind.is_shared())..]
 }
 
 impl<'a> From<&'a str> for Arg<'a> {

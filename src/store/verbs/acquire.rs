@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::admission::InFlight;
-use crate::store::call::{Arg, Call, arg, args_of, script_of};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -123,11 +123,11 @@ impl Acquire<'_> {
             arg("settings", Arg::Channel(&runner.settings)),
             arg("mode", mode.as_deref().unwrap_or_default()),
         ];
-        let args = args_of(*kind, &args[..args.len() - usize::from(mode.is_none())]);
+        let args = &args[..args.len() - usize::from(mode.is_none())];
         // Before the first await that may lose the answer: from here on a copy may be under way.
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, args)).await;
+        let outcome = runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, args)).await;
         // Any other outcome proves that no copy of this request is under way: it was answered, or not
         // sent. A future that is dropped above keeps the later time, and its leave then writes a
         // tombstone (R3).

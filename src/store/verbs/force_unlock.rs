@@ -1,7 +1,7 @@
 //! force_unlock.lua: ends the present hold, or one of a shared name, and passes the lock on.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, script_of};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -49,8 +49,7 @@ impl ForceUnlock<'_> {
             arg("expected", &expected),
             arg("settings", Arg::Channel(&runner.settings)),
         ];
-        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
+        runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::store::Priority;
 use crate::store::admission::InFlight;
-use crate::store::call::{Call, arg, key, script_of};
+use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -65,7 +65,7 @@ impl Give<'_> {
         admitted: Arc<InFlight>,
         copies_until: &mut i64,
     ) -> Result<Answer<Gave>, RequestError> {
-        let Keys { lock, tokens, .. } = self.keys;
+        let Keys { kind, lock, tokens, .. } = self.keys;
         // After admission, as in an acquire (R2).
         let not_after = runner.not_after(lock);
         let tombstone = self.keys.tombstone(self.to);
@@ -85,7 +85,8 @@ impl Give<'_> {
         ];
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, &args)).await;
+        let script = if kind.is_shared() { &SHARED } else { &SCRIPT };
+        let outcome = runner.run(admitted, Call::new(script, &keys, &args)).await;
         if !matches!(outcome, Err(RequestError::Unanswered(_))) {
             *copies_until = earlier;
         }

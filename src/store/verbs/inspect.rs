@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Call, SentKeys, arg, args_of, key, script_of};
+use crate::store::call::{Call, SentKeys, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::{Keys, Share};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -88,8 +88,7 @@ impl Inspect<'_> {
         ]);
         // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("kind", kind.format()), arg("most", self.most)];
-        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
+        runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await
     }
 }
 

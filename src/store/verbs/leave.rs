@@ -1,7 +1,7 @@
 //! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, script_of};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -51,8 +51,7 @@ impl Leave<'_> {
             arg("place", self.place),
             arg("settings", Arg::Channel(&runner.settings)),
         ];
-        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        runner.run(admitted, Call::new(script, &keys, args_of(*kind, &args))).await
+        runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, script_of};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -79,8 +79,7 @@ impl Poll<'_> {
         for ticket in self.tickets {
             args.push(arg("tickets", ticket));
         }
-        let script = script_of(self.keys.kind, &SCRIPT, &SHARED);
-        let call = Call::new(script, &keys, args_of(*kind, &args));
+        let call = Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args);
         let answer: Answer<Polled> = runner.run(admitted, call).await?;
         // Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
         if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {

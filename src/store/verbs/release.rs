@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg, args_of, script_of};
+use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -86,8 +86,7 @@ impl Release<'_> {
             arg("special", &special),
         ];
         let unused = usize::from(special.is_empty());
-        let args = args_of(*kind, &args[..args.len() - unused]);
-        let call = Call::new(script_of(self.keys.kind, &SCRIPT, &SHARED), &keys, args);
+        let call = Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args[..args.len() - unused]);
         runner.run(admitted, call).await
     }
 }

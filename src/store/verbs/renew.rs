@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::store::Priority;
 use crate::store::admission::InFlight;
-use crate::store::call::{Call, arg, key, script_of};
+use crate::store::call::{Call, arg, key};
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
@@ -51,7 +51,7 @@ impl Renew<'_> {
     }
 
     async fn send(&self, runner: &Runner, admitted: Arc<InFlight>) -> Result<Answer<Renewed>, RequestError> {
-        let Keys { lock, tokens, .. } = self.keys;
+        let Keys { kind, lock, tokens, .. } = self.keys;
         // As text, because renew.lua compares it with the text in the hash. Lua would round a number
         // on its way to text.
         let token = self.token.to_string();
@@ -70,11 +70,8 @@ impl Renew<'_> {
         ];
         // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
         let unused = usize::from(!self.remember);
-        let call = Call::new(
-            script_of(self.keys.kind, &SCRIPT, &SHARED),
-            &keys[..keys.len() - unused],
-            &args[..args.len() - unused],
-        );
+        let script = if kind.is_shared() { &SHARED } else { &SCRIPT };
+        let call = Call::new(script, &keys[..keys.len() - unused], &args[..args.len() - unused]);
         runner.run(admitted, call).await
     }
 }
