@@ -21,9 +21,9 @@ pub fn boot_key(prefix: &str) -> String {
     keys::boot(prefix)
 }
 
-/// What a server has answered to a command.
+/// What a server has said to a command.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Said {
     /// The server's address.
     pub address: String,
     /// The texts of the reply.
@@ -31,7 +31,7 @@ pub struct Answer {
 }
 
 /// Sends one command that changes nothing to each server.
-pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
+pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Said> {
     let contexts = client.backend().engines().iter().map(|engine| &engine.context);
     let servers = contexts.flat_map(|context| {
         let runner = &context.runner;
@@ -41,7 +41,7 @@ pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Answer> {
         let runner = &context.runner;
         let told = context.ask(runner.ask(server, words)).await;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Answer { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }
+        Said { address: server.address(), texts: told.map(|(told, _)| told.texts.into_iter().map(text).collect()) }
     });
     join_all(asking).await
 }

@@ -466,7 +466,7 @@ fn the_page_for_those_on_call_names_each_number_and_no_other() {
     for line in code.lines() {
         let words: Vec<&str> = line.split('"').collect();
         let Some(name) = words.iter().find(|word| word.starts_with("fairlock_")) else { continue };
-        if let Some((_, kind)) = line.split_once("(Kind::") {
+        if let Some((_, kind)) = line.split_once("(Metric::") {
             kinds.insert(name.to_string(), kind.split(',').next().unwrap().to_lowercase());
         } else {
             let label = words.iter().skip_while(|word| *word != name).nth(2).filter(|word| !word.contains(')'));

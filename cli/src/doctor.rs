@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use fairlock::cli::{Answer, ask, boot_key};
+use fairlock::cli::{Said, ask, boot_key};
 use fairlock::{ConnectError, LockClient, RequestError};
 use serde::Serialize;
 
@@ -201,7 +201,7 @@ async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
     if !args.is_cluster() {
         return;
     }
-    for Answer { address, texts } in ask(client, &["CLUSTER", "INFO"]).await {
+    for Said { address, texts } in ask(client, &["CLUSTER", "INFO"]).await {
         let before = report.findings.len();
         let text = texts.map(|texts| texts.concat()).unwrap_or_default();
         let info = Info::read(&text);

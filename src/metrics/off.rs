@@ -19,7 +19,7 @@ pub struct LockMetrics(());
 pub struct Counted(());
 
 #[derive(Debug)]
-pub struct InFlight(());
+pub struct InFlightCount(());
 
 impl Metrics {
     pub fn new(_options: &MetricsOptions, _node: Option<&str>) -> Self {
@@ -30,8 +30,8 @@ impl Metrics {
         LockMetrics(())
     }
 
-    pub fn in_flight(&self) -> InFlight {
-        InFlight(())
+    pub fn in_flight(&self) -> InFlightCount {
+        InFlightCount(())
     }
 
     pub fn round_trip(&self, _took: impl FnOnce() -> Duration) {}

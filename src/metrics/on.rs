@@ -39,28 +39,28 @@ const CODES: [&str; 17] = [
 ];
 
 /// What each number is. docs/operating.md has the same list, which tests/house.rs compares.
-const DESCRIPTIONS: [(Kind, &str, &str); 17] = [
-    (Kind::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
-    (Kind::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
-    (Kind::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
-    (Kind::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
-    (Kind::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
-    (Kind::Counter, "fairlock_busy_total", "Calls of try_lock that found it taken"),
-    (Kind::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
-    (Kind::Counter, "fairlock_given_up_total", "Calls that were dropped before they had it"),
-    (Kind::Counter, "fairlock_failed_total", "Calls that ended with another error"),
-    (Kind::Counter, "fairlock_lost_total", "Holds that were lost while they were relied on"),
-    (Kind::Counter, "fairlock_refused_total", "Requests that the server refused"),
-    (Kind::Counter, "fairlock_reconnects_total", "Connections that were made again"),
-    (Kind::Counter, "fairlock_polls_total", "Poll requests of waiting clients"),
-    (Kind::Gauge, "fairlock_locks_held", "Holds of this process"),
-    (Kind::Gauge, "fairlock_calls_waiting", "Calls that have not got their lock yet"),
-    (Kind::Gauge, "fairlock_requests_in_flight", "Requests without an answer yet"),
-    (Kind::Gauge, "fairlock_servers", "Servers by the state of their connection"),
+const DESCRIPTIONS: [(Metric, &str, &str); 17] = [
+    (Metric::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
+    (Metric::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
+    (Metric::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
+    (Metric::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
+    (Metric::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
+    (Metric::Counter, "fairlock_busy_total", "Calls of try_lock that found it taken"),
+    (Metric::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
+    (Metric::Counter, "fairlock_given_up_total", "Calls that were dropped before they had it"),
+    (Metric::Counter, "fairlock_failed_total", "Calls that ended with another error"),
+    (Metric::Counter, "fairlock_lost_total", "Holds that were lost while they were relied on"),
+    (Metric::Counter, "fairlock_refused_total", "Requests that the server refused"),
+    (Metric::Counter, "fairlock_reconnects_total", "Connections that were made again"),
+    (Metric::Counter, "fairlock_polls_total", "Poll requests of waiting clients"),
+    (Metric::Gauge, "fairlock_locks_held", "Holds of this process"),
+    (Metric::Gauge, "fairlock_calls_waiting", "Calls that have not got their lock yet"),
+    (Metric::Gauge, "fairlock_requests_in_flight", "Requests without an answer yet"),
+    (Metric::Gauge, "fairlock_servers", "Servers by the state of their connection"),
 ];
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum Metric {
     Counter,
     Gauge,
     Histogram,
@@ -149,7 +149,7 @@ pub struct Counted(Gauge);
 
 /// The same without a handle of its own: there is one for each request.
 #[derive(Debug)]
-pub struct InFlight<'a>(&'a Gauge);
+pub struct InFlightCount<'a>(&'a Gauge);
 
 /// Looks for handles, all with the same labels.
 struct Register<'a> {
@@ -186,9 +186,9 @@ fn describe() {
     with_recorder(|recorder| {
         for (kind, name, text) in DESCRIPTIONS {
             match kind {
-                Kind::Counter => recorder.describe_counter(name.into(), Some(Unit::Count), text.into()),
-                Kind::Gauge => recorder.describe_gauge(name.into(), Some(Unit::Count), text.into()),
-                Kind::Histogram => recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into()),
+                Metric::Counter => recorder.describe_counter(name.into(), Some(Unit::Count), text.into()),
+                Metric::Gauge => recorder.describe_gauge(name.into(), Some(Unit::Count), text.into()),
+                Metric::Histogram => recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into()),
             }
         }
     });
@@ -236,9 +236,9 @@ impl Metrics {
         client.groups.lock().entry(group).or_insert(new).clone()
     }
 
-    pub fn in_flight(&self) -> InFlight<'_> {
+    pub fn in_flight(&self) -> InFlightCount<'_> {
         self.0.in_flight.increment(1.0);
-        InFlight(&self.0.in_flight)
+        InFlightCount(&self.0.in_flight)
     }
 
     pub fn round_trip(&self, took: impl FnOnce() -> Duration) {
@@ -364,7 +364,7 @@ impl Drop for Counted {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightCount<'_> {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }

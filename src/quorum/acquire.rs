@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::context::Quorum;
 use super::error::NoQuorum;
-use super::hold::{Entry, NodeGuard, NodeHold, QuorumHold, Share};
+use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold};
 use super::nodes::Waiting;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
@@ -90,10 +90,10 @@ impl ErrorsMet {
 }
 
 /// One guard's part of a hold, on the nodes that it has.
-pub type Taken = (Share, Vec<NodeGuard>);
+pub type Taken = (GuardShare, Vec<NodeGuard>);
 
 /// The outcome of one try.
-enum Tried {
+enum RoundEnd {
     Held(Taken),
     /// Others have it.
     Busy,
@@ -167,16 +167,16 @@ impl Gathering<'_> {
         // If no other client is known to want it, it is usually free, and one round trip is enough.
         if self.quorum.is_alone(&self.entry.keys) && !self.quorum.contention.is_likely(&self.entry.keys.name) {
             match self.try_once(false).await? {
-                Tried::Held(taken) => return Ok(taken),
-                Tried::Busy => self.quorum.contention.seen(&self.entry.keys.name),
-                Tried::Failed => {}
+                RoundEnd::Held(taken) => return Ok(taken),
+                RoundEnd::Busy => self.quorum.contention.seen(&self.entry.keys.name),
+                RoundEnd::Failed => {}
             }
         }
         let (_waiting, _queueing) = (Waiting::begin(nodes, &self.entry.keys), self.entry.queueing());
         let mut backoff = self.quorum.backoff();
         loop {
             let changed = nodes.changed.notified();
-            if let Tried::Held(taken) = self.wait_once().await? {
+            if let RoundEnd::Held(taken) = self.wait_once().await? {
                 return Ok(taken);
             }
             // Q6: clients that fail together do not come back in step.
@@ -192,9 +192,9 @@ impl Gathering<'_> {
     /// Takes it if it is free. `None`: others have it.
     pub async fn take(&self) -> Result<Option<Taken>, LockError> {
         match self.try_once(true).await? {
-            Tried::Held(taken) => Ok(Some(taken)),
-            Tried::Busy => Ok(None),
-            Tried::Failed => Err(self.unreachable()),
+            RoundEnd::Held(taken) => Ok(Some(taken)),
+            RoundEnd::Busy => Ok(None),
+            RoundEnd::Failed => Err(self.unreachable()),
         }
     }
 
@@ -221,11 +221,11 @@ impl Gathering<'_> {
     }
 
     /// `again`: others are no reason to go to the queue.
-    async fn try_once(&self, again: bool) -> Result<Tried, LockError> {
+    async fn try_once(&self, again: bool) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let usable = nodes.usable();
         if usable.len() < nodes.majority() {
-            return Ok(Tried::Failed);
+            return Ok(RoundEnd::Failed);
         }
         let began = now();
         let mut round = self.try_all(&usable, nodes.token_now(&usable)).await?;
@@ -252,11 +252,11 @@ impl Gathering<'_> {
             tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, got = got.len(), "split vote at once: others have the first server, or too many");
         }
         self.quorum.release(got.into_values()).await;
-        Ok(if is_busy { Tried::Busy } else { Tried::Failed })
+        Ok(if is_busy { RoundEnd::Busy } else { RoundEnd::Failed })
     }
 
     /// Q1: waits at the first node that can be used, and takes the others.
-    async fn wait_once(&self) -> Result<Tried, LockError> {
+    async fn wait_once(&self) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
         self.told.begin_round();
@@ -305,7 +305,7 @@ impl Gathering<'_> {
             from = busy;
         }
         self.quorum.release(got.into_values()).await;
-        Ok(Tried::Failed)
+        Ok(RoundEnd::Failed)
     }
 
     /// Waits in the queue of one node, and keeps what it has at others.
@@ -447,7 +447,7 @@ impl Gathering<'_> {
     }
 
     /// Q3, Q4: a hold on those nodes that count.
-    async fn form(&self, got: Got) -> Result<Tried, LockError> {
+    async fn form(&self, got: Got) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
         let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
@@ -460,7 +460,7 @@ impl Gathering<'_> {
         drop(others);
         if counting.len() < nodes.majority() {
             self.quorum.release(counting.into_iter().map(|node| node.guard)).await;
-            return Ok(Tried::Failed);
+            return Ok(RoundEnd::Failed);
         }
         let hold = Arc::new(QuorumHold {
             entry: self.entry.clone(),
@@ -483,7 +483,7 @@ impl Gathering<'_> {
         // A hold that ended before that line has reported to no `Whole`.
         hold.look();
         self.entry.set_hold(&hold);
-        Ok(Tried::Held((Share::first(hold), counting)))
+        Ok(RoundEnd::Held((GuardShare::first(hold), counting)))
     }
 
     /// Raises all of them to this token. Guards whose node did not acknowledge it are released.
@@ -541,7 +541,7 @@ impl Gathering<'_> {
         guards.retain(|node| node.guard.hold.is_valid());
         let is_whole = guards.len() >= hold.majority && hold.is_valid();
         // Counted only now: a call that rests has no part in what becomes of the hold.
-        if let Some(share) = is_whole.then(|| Share::of(hold.clone())).flatten() {
+        if let Some(share) = is_whole.then(|| GuardShare::of(hold.clone())).flatten() {
             return Ok(Some((share, guards)));
         }
         self.quorum.release(guards.into_iter().map(|node| node.guard)).await;

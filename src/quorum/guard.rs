@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use super::acquire::Taken;
 use super::context::{InUse, Quorum};
 use super::error::TooFewAnswers;
-use super::hold::{NodeGuard, QuorumHold, Share};
+use super::hold::{GuardShare, NodeGuard, QuorumHold};
 use crate::engine::detached::ExtendError;
 use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
@@ -28,7 +28,7 @@ pub struct QuorumGuard {
     quorum: Arc<Quorum>,
     pub hold: Arc<QuorumHold>,
     /// `None` while it is being released.
-    share: Option<Share>,
+    share: Option<GuardShare>,
     guards: Vec<NodeGuard>,
     in_use: Option<InUse>,
 }

@@ -50,9 +50,9 @@ pub struct QuorumHold {
 
 /// One guard's share of a hold. Dropped before the per-node guards, so that releasing those is not reported as a loss.
 #[derive(Debug)]
-pub struct Share(Arc<QuorumHold>);
+pub struct GuardShare(Arc<QuorumHold>);
 
-impl Share {
+impl GuardShare {
     /// The first share of a hold that has just been formed.
     pub fn first(hold: Arc<QuorumHold>) -> Self {
         Self(hold)
@@ -71,7 +71,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for GuardShare {
     fn drop(&mut self) {
         let hold = &self.0;
         // Before it is released: that ends the holds too.

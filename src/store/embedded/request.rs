@@ -19,7 +19,7 @@ pub struct Request {
     pub sent: Instant,
 }
 
-pub type Answer = Result<ScriptReply, Refusal>;
+pub type Served = Result<ScriptReply, Refusal>;
 
 impl Request {
     /// `tag`: see [`EmbeddedServer::tag`](super::EmbeddedServer::tag).

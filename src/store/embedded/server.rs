@@ -14,7 +14,7 @@ use super::engine::Interpreter;
 use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
 use super::keyspace::{Moves, Reply, Snapshot};
 use super::member::{Member, Slot, address};
-use super::request::{Answer, Request};
+use super::request::{Request, Served};
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::SlotRange;
 use crate::store::connect_options::Address;
@@ -487,7 +487,7 @@ impl EmbeddedServer {
     }
 
     /// Runs the script and pushes what it published. `None`: the server is shut down.
-    pub(crate) fn serve(&self, request: &Request) -> Option<Answer> {
+    pub(crate) fn serve(&self, request: &Request) -> Option<Served> {
         if !self.is_up() {
             return None;
         }
@@ -599,7 +599,7 @@ fn refused(text: &str) -> Refusal {
     Refusal::new(code, message)
 }
 
-fn answer(reply: Reply) -> Answer {
+fn answer(reply: Reply) -> Served {
     let malformed = |what: &Reply| Refusal::new("ERR", &format!("the script answered {what:?}"));
     match reply {
         // Redis' text for an error that was raised inside a script.

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 
 use super::faults::Delivery;
-use super::request::{Answer, Request};
+use super::request::{Request, Served};
 use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
 use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
@@ -280,7 +280,7 @@ impl Supervised<EmbeddedWire> {
     }
 
     /// `None`: the server is shut down.
-    fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Answer> {
+    fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Served> {
         if self.is_boot_due() {
             self.boot(server);
         }
@@ -305,7 +305,7 @@ async fn deliver(
     node: Arc<Supervised<EmbeddedWire>>,
     sent: SentRequest,
     delivery: Delivery,
-    answer: mpsc::Sender<Answer>,
+    answer: mpsc::Sender<Served>,
 ) {
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
