@@ -172,8 +172,7 @@ impl Runner {
             // The lock may have gone to another node of a cluster meanwhile, which has limits of its own.
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
-            let still_serves = || !has_waited || self.store.serving(lock_key).is_some_and(is_same);
-            if let Some(in_flight) = in_flight.filter(|_| still_serves()) {
+            if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 if by.is_some_and(|by| by <= now()) {
                     // Requests that run out of time together free their slots at the end of this one's time.
                     let is_behind = has_waited && now() < in_flight.deadline + PATIENCE;
