@@ -24,7 +24,7 @@ use crate::store::Priority;
 use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{NotPolled, RequestError, Unconfirmed};
+use crate::store::error::{Cause, NotPolled, RequestError};
 use crate::store::keys::Share;
 use crate::store::runner::Answer;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
@@ -287,8 +287,9 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         }
         // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
         if request.is_over() {
-            let is_in_doubt = attempt.is_doubted() || attempt.may_be_of_old_data();
-            return Err(LockError::Unreachable(if is_in_doubt { Arc::new(Unconfirmed) } else { Arc::new(NotPolled) }));
+            let not_polled = || Arc::new(NotPolled) as Cause;
+            let cause = request.entry.last_error.get(not_polled).unwrap_or_else(not_polled);
+            return Err(LockError::Unreachable(cause));
         }
         // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
@@ -508,6 +509,7 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
+        self.request.entry.last_error.unconfirmed();
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
@@ -528,6 +530,7 @@ impl<'a> Attempt<'a> {
                 return None;
             }
             Ok(answer) => {
+                self.request.entry.last_error.answered();
                 if let Renewed::Renewed { lease_left } = answer.body {
                     return self.hold_told(token, answer.sent, lease_left);
                 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::LockError;
-use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError};
+use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError, Unconfirmed};
 use crate::sync::Mutex;
 
 /// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
@@ -25,6 +25,8 @@ const WAITING: u8 = 1;
 const SENT: u8 = 2;
 /// It has an answer or a grant, and its future was not polled (P6).
 const NOT_POLLED: u8 = 3;
+/// The server has granted it, and is asked whether that still holds.
+const UNCONFIRMED: u8 = 4;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
@@ -72,6 +74,11 @@ impl LastError {
         self.stage.store(NOT_POLLED, Ordering::Relaxed);
     }
 
+    /// The grant is in doubt, and others may have the lock only since it was lost. Until there is an answer.
+    pub fn unconfirmed(&self) {
+        self.stage.store(UNCONFIRMED, Ordering::Relaxed);
+    }
+
     fn set(&self, cause: Option<Cause>) {
         *self.cause.lock() = cause;
     }
@@ -111,6 +118,7 @@ impl LastError {
             ANSWERED => None,
             WAITING => Some(why_not_sent()),
             NOT_POLLED => Some(Arc::new(NotPolled)),
+            UNCONFIRMED => Some(Arc::new(Unconfirmed)),
             _ => Some(Arc::new(NoAnswerYet)),
         })
     }

@@ -567,7 +567,9 @@ pub struct NotPolled;
 
 /// What a server has granted stayed in doubt for as long as a call had time.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the server granted it, and a flush or a new connection put that in doubt before it was confirmed")]
+#[error(
+    "the server granted it, and that was in doubt when the time was over: after a flush, a new connection, or a late answer"
+)]
 pub struct Unconfirmed;
 
 /// A call had no time left when it began.

@@ -519,3 +519,33 @@ async fn p1_a_primary_that_comes_back_without_having_been_demoted_is_frozen() {
     })
     .await;
 }
+
+/// Another database is flushed all the time, and each flush puts what was granted before in doubt. Found by an attack.
+#[tokio::test]
+async fn a_call_whose_grants_stay_in_doubt_does_not_say_that_others_have_the_lock() {
+    limit(async {
+        let (server, client) = thawed(&[]).await;
+        let mut redis = server.connection().await;
+        redis::cmd("SELECT").arg(1).exec_async(&mut redis).await.unwrap();
+        let flushing = async {
+            loop {
+                redis::cmd("FLUSHDB").exec_async(&mut redis).await.unwrap();
+            }
+        };
+        let asking = async {
+            for name in 0..20 {
+                let lock = client.lock(format!("x{name}"));
+                let outcome = lock.lock_timeout(Duration::from_millis(50)).await.map(Some);
+                assert!(!matches!(outcome, Err(LockError::Timeout)), "{outcome:?}");
+            }
+            let tried = client.lock("y").try_lock().await;
+            assert!(!matches!(tried, Ok(None)), "{tried:?}");
+        };
+        tokio::select! {
+            () = flushing => {}
+            () = asking => {}
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
