@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{AnyGuard, Backend};
@@ -280,8 +281,8 @@ pub enum AttachError {
         /// What the call attaches.
         asked: Kind,
     },
-    /// Not served in time, as [`LockError::Unreachable`]. If a request may have attached the hold, it goes back as soon as the server
-    /// answers: it is released.
+    /// Not served in time, as [`LockError::Unreachable`], or before the client was closed. If a request may have attached the hold, it
+    /// goes back as soon as the server answers: it is released.
     #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
     Unreachable(Cause),
     /// As for the other calls by a handle. What a request that was refused half-way may have attached is released, as above.
@@ -472,6 +473,9 @@ impl LockClient {
         if handle.kind() != asked {
             return Err(AttachError::OtherKind { is: handle.kind(), asked });
         }
+        if lock.context().closing.is_cancelled() {
+            return Err(HandleError::from(RequestError::Closed).into());
+        }
         let error = match lock.attach(caller, &handle.hold).await {
             Ok(guard) => return guard.ok_or(AttachError::OwnerBusy),
             Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => HandleError::Lost,
@@ -483,8 +487,8 @@ impl LockClient {
             },
             Err(LockError::Refused(refusal)) => RequestError::Refused(refusal).into(),
             Err(LockError::RuntimeGone) => RequestError::RuntimeGone.into(),
-            // The others do not occur here.
-            Err(_) => RequestError::Closed.into(),
+            // Closed meanwhile: the request may have been served. The others do not occur here.
+            Err(error) => return Err(AttachError::Unreachable(Arc::new(error))),
         };
         Err(error.into())
     }

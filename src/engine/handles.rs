@@ -16,7 +16,6 @@ use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
 use super::owners::OwnersTurn;
-use crate::store::admission::PATIENCE;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
@@ -108,12 +107,7 @@ async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let (context, limit) = (hold.context(), hold.context().runner.limit());
     let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };
     let turn = context.ask(taking).await?;
-    let Some(late) = now().checked_duration_since(limit) else { return Ok((turn, limit)) };
-    // The request that had the turn ran out of time together with this call: there is no answer to wait for here either.
-    if let Some(cause) = hold.entry.last_error.cause().filter(|_| late < PATIENCE) {
-        return Err(RequestError::NotSent(cause));
-    }
-    Ok((turn, context.runner.limit()))
+    Ok((turn, if now() < limit { limit } else { context.runner.limit() }))
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.

@@ -11,6 +11,8 @@ use tokio::time::timeout_at;
 use super::last_error::{LastError, NoAnswerYet};
 use super::observe::Who;
 use super::owner::Owner;
+use crate::store::admission::PATIENCE;
+use crate::store::clock::now;
 use crate::store::error::{Cause, OwnerBusy};
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
@@ -156,7 +158,15 @@ impl<H> OwnerEntry<H> {
 
     /// An error is the reason why the call that has the turn keeps it.
     pub async fn turn_in_time(&self, limit: Instant, runner: &Runner) -> Result<OwnersTurn, Cause> {
-        timeout_at(limit.into(), self.turn()).await.map_err(|_| self.why_no_turn(runner))
+        let turn = timeout_at(limit.into(), self.turn()).await.map_err(|_| self.why_no_turn(runner))?;
+        self.why_out_of_time(limit).map_or(Ok(turn), Err)
+    }
+
+    /// For a call that has got its turn. The request that had it may have run out of time together with this call: there is no
+    /// answer to wait for here either. One that comes later has rested.
+    pub fn why_out_of_time(&self, limit: Instant) -> Option<Cause> {
+        let late = now().checked_duration_since(limit)?;
+        self.last_error.cause().filter(|_| late < PATIENCE)
     }
 
     /// Whether the call that has the turn waits behind others, by the server's last answer.

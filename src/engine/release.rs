@@ -127,10 +127,14 @@ impl Release {
             return Err(UnlockError::Lost(loss));
         }
         // Another request of this owner may have the turn, and may have no answer either.
-        if !self.begin() && timeout_at(limit.into(), self.take_turn()).await.is_err() {
-            let cause = self.hold.entry.why_no_turn(&self.hold.context().runner);
-            // Not finished: dropped here, it goes on in the background.
-            return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
+        if !self.begin() {
+            let in_time = timeout_at(limit.into(), self.take_turn()).await.is_ok();
+            let entry = &self.hold.entry;
+            let no_turn = (!in_time).then(|| entry.why_no_turn(&self.hold.context().runner));
+            if let Some(cause) = no_turn.or_else(|| entry.why_out_of_time(limit)) {
+                // Not finished: dropped here, it goes on in the background.
+                return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
+            }
         }
         self.finish(Some(limit)).await
     }

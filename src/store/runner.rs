@@ -13,12 +13,15 @@ use super::admission::{InFlight, PATIENCE};
 use super::call::{Call, SentKeys, key};
 use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
-use super::error::{Cause, NoAnswer, NoTurn, NotPolled, Refusal, RequestError};
+use super::error::{Cause, NoAnswer, NoTime, NoTurn, NotPolled, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
 use super::{Listener, Priority, Ran, Store};
+
+/// How late a future is polled that does not rest, on a busy machine.
+const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// A reply, with the instant before its request was sent.
 #[derive(Debug, Clone)]
@@ -173,11 +176,13 @@ impl Runner {
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
-                if by.is_some_and(|by| by <= now()) {
-                    // Requests that run out of time together free their slots at the end of this one's time.
-                    let is_behind = has_waited && now() < in_flight.deadline + PATIENCE;
-                    let cause: Cause = if is_behind { Arc::new(NoTurn) } else { Arc::new(NotPolled) };
-                    return Err(RequestError::NotSent(cause));
+                if let Some(late) = by.and_then(|by| now().checked_duration_since(by)) {
+                    return Err(RequestError::NotSent(match late {
+                        // Requests that run out of time together free their slots at the end of this one's time.
+                        _ if has_waited && late < PATIENCE => Arc::new(NoTurn),
+                        _ if late < A_MOMENT => Arc::new(NoTime),
+                        _ => Arc::new(NotPolled),
+                    }));
                 }
                 return Ok(in_flight);
             }

@@ -691,6 +691,33 @@ async fn what_is_lost_is_not_detached() {
     .await;
 }
 
+/// It said that nothing was sent. Found by an attack.
+#[tokio::test]
+async fn an_attach_under_way_as_its_client_is_closed_says_that_it_may_have_been_served() {
+    in_virtual_time(async |store| {
+        store.network.delay(Duration::from_millis(5));
+        let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        let handle = detached(&one).await;
+        // From its answer the client has the time of the server.
+        other.lock("y").is_locked().await.unwrap();
+        let mut attaching = Box::pin(other.attach(&handle));
+        assert!(attaching.as_mut().now_or_never().is_none());
+        // The answer is on its way.
+        sleep(Duration::from_millis(7)).await;
+        let (attached, closed) = tokio::join!(attaching, other.close());
+        closed.unwrap();
+        assert!(matches!(attached, Err(AttachError::Unreachable(_))), "{attached:?}");
+        assert!(
+            attached.unwrap_err().to_string().contains("the client is closed; what may have been attached is released")
+        );
+        let asked = other.attach(&handle).await;
+        assert!(matches!(asked, Err(AttachError::Handle(HandleError::Request(RequestError::Closed)))), "{asked:?}");
+        assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
+        one.close().await.unwrap();
+    })
+    .await;
+}
+
 /// The server gets no more than whole milliseconds, and the text has no more.
 #[tokio::test]
 async fn a_handle_is_the_same_after_its_text_was_read() {

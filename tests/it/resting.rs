@@ -993,6 +993,35 @@ async fn a_call_that_rests_a_little_past_its_time_blames_no_other_call() {
     .await;
 }
 
+/// One of them said that it, or another one, was not polled. Found by an attack.
+#[tokio::test]
+async fn calls_of_one_owner_that_run_out_of_time_together_blame_the_server() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let client = embedded.open(LockClient::builder().operation_timeout(2 * SECOND)).await;
+        let (lock, owner) = (client.lock("x"), Owner::new());
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        let nested = owner.scope(lock.lock()).await.unwrap();
+        let last = owner.scope(lock.lock()).await.unwrap();
+        embedded.network.silence(true);
+        let outcomes = tokio::join!(
+            async { guard.extend(60 * SECOND).await.map_err(|error| error.to_string()) },
+            async { owner.scope(lock.try_lock()).await.map(drop).map_err(|error| error.to_string()) },
+            async { nested.unlock().await.map(drop).map_err(|error| error.to_string()) },
+            async { guard.extend(60 * SECOND).await.map_err(|error| error.to_string()) },
+            async { last.unlock().await.map(drop).map_err(|error| error.to_string()) },
+        );
+        for outcome in [outcomes.0, outcomes.1, outcomes.2, outcomes.3, outcomes.4] {
+            let text = outcome.expect_err("the server is silent");
+            // That of the request which had the turn, if it was known already.
+            assert!(text.contains("no answer within 2s") || text.contains("or has no answer yet"), "{text}");
+        }
+        embedded.network.silence(false);
+        guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());
