@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use tokio::time::sleep_until;
 
 use super::Engine;
 use super::cleanup;
@@ -160,6 +161,12 @@ impl AcquireRequest<'_> {
         self.engine.context.runner.admit(&self.entry.keys.lock, Priority::Normal, self.limit).await
     }
 
+    /// A pause, but not beyond the time of the call.
+    async fn pause(&self, backoff: &mut Backoff) {
+        let end = now() + backoff.next();
+        sleep_until(self.limit.map_or(end, |limit| limit.min(end)).into()).await;
+    }
+
     /// The pause before a request is repeated, unless the error or the time ends the call.
     async fn pause_after(&self, error: RequestError, backoff: &mut Backoff) -> Result<(), LockError> {
         self.entry.last_error.note(error.clone())?;
@@ -248,7 +255,7 @@ async fn reenter(
                 return Ok(Reentry::Entered(hold));
             }
             // Our estimate of the server's clock was off; this answer has corrected it.
-            Acquired::Late => backoff.pause().await,
+            Acquired::Late => request.pause(&mut backoff).await,
             // The server does not have this hold under our token, or gives an answer that a nested
             // request cannot get. In doubt it must not be relied on (P1).
             _ if hold.is_taken_over() => break,
@@ -285,16 +292,16 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
                 return Ok(Some(hold));
             }
         }
+        // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
+        // the end of the queue. Dropping the old one leaves, in case something of it is still there.
+        drop(attempt);
+        Box::pin(request.pause(&mut backoff)).await;
         // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
         if request.is_over() {
             let not_polled = || Arc::new(NotPolled) as Cause;
             let cause = request.entry.last_error.get(not_polled).unwrap_or_else(not_polled);
             return Err(LockError::Unreachable(cause));
         }
-        // The server has forgotten this attempt, or its answer came too late. A new attempt goes to
-        // the end of the queue. Dropping the old one leaves, in case something of it is still there.
-        drop(attempt);
-        Box::pin(backoff.pause()).await;
         if let Some(turn) = &mut turn {
             Box::pin(turn.begin()).await;
         }
@@ -366,7 +373,7 @@ impl<'a> Attempt<'a> {
                 Ok(Tried::Over(asked)) => return asked,
                 Ok(Tried::AtOnce) => {}
                 // Our estimate of the server's clock was off; this answer has corrected it.
-                Ok(Tried::Late) => backoff.pause().await,
+                Ok(Tried::Late) => self.request.pause(&mut backoff).await,
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);

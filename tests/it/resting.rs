@@ -1022,6 +1022,36 @@ async fn calls_of_one_owner_that_run_out_of_time_together_blame_the_server() {
     .await;
 }
 
+/// It came back up to a quarter of its time later: it paused for another attempt, for which it had no time.
+#[tokio::test]
+async fn a_try_whose_grants_stay_in_doubt_ends_in_time() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let builder = LockClient::builder().operation_timeout(2 * SECOND).strict_restart(30 * SECOND);
+        let client = embedded.open(builder).await;
+        sleep(31 * SECOND).await;
+        let flushing = async {
+            loop {
+                fairlock::simulation::flush_elsewhere(&embedded.server);
+                sleep(MILLI / 2).await;
+            }
+        };
+        let trying = async {
+            for name in 0..10 {
+                let begun = Instant::now();
+                let error = client.lock(format!("x{name}")).try_lock().await.unwrap_err();
+                assert!(!error.is_busy() && error.to_string().contains("that was in doubt"), "{error}");
+                assert!(begun.elapsed() < 2 * SECOND + 10 * MILLI, "{:?}", begun.elapsed());
+            }
+        };
+        tokio::select! {
+            () = flushing => {}
+            () = trying => {}
+        }
+    })
+    .await;
+}
+
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());
