@@ -1,7 +1,6 @@
 //! Why a request has no answer yet, for the caller who runs out of time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::error::LockError;
 use crate::store::error::{Cause, NoTime, NotPolled, RefusalKind, RequestError, Unconfirmed};
@@ -11,22 +10,25 @@ use crate::sync::Mutex;
 /// one waits for a silent server must not report that others hold the lock.
 #[derive(Debug, Default)]
 pub struct LastError {
-    /// How far the request of the present turn has come. One without an answer alone does not mean that
-    /// another owner holds the lock.
-    stage: AtomicU8,
-    cause: Mutex<Option<Cause>>,
+    state: Mutex<(Stage, Option<Cause>)>,
 }
 
-/// No request is without an answer.
-const ANSWERED: u8 = 0;
-/// A request waits until it may be sent.
-const WAITING: u8 = 1;
-/// It is on its way.
-const SENT: u8 = 2;
-/// It has an answer or a grant, and its future was not polled (P6).
-const NOT_POLLED: u8 = 3;
-/// The server has granted it, and is asked whether that still holds.
-const UNCONFIRMED: u8 = 4;
+/// How far the request of the present turn has come. One without an answer alone does not mean that another owner holds
+/// the lock.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// No request is without an answer.
+    #[default]
+    Answered,
+    /// A request waits until it may be sent.
+    Waiting,
+    /// It is on its way.
+    Sent,
+    /// It has an answer or a grant, and its future was not polled (P6).
+    NotPolled,
+    /// The server has granted it, and is asked whether that still holds.
+    Unconfirmed,
+}
 
 #[derive(Debug, thiserror::Error)]
 #[error("the request has no answer yet")]
@@ -46,24 +48,32 @@ pub fn is_only_late(cause: &Cause) -> bool {
 }
 
 impl LastError {
+    fn enter(&self, stage: Stage) {
+        self.state.lock().0 = stage;
+    }
+
+    fn set(&self, cause: Cause) {
+        // Dropped when the lock is free, here and below: an error of a credentials provider is the user's.
+        let _before = self.state.lock().1.replace(cause);
+    }
+
     /// A request waits until it may be sent. Under load that may take longer than its caller waits.
     pub fn request_waits(&self) {
-        self.stage.store(WAITING, Ordering::Relaxed);
+        self.enter(Stage::Waiting);
     }
 
     pub fn request_sent(&self) {
-        self.stage.store(SENT, Ordering::Relaxed);
+        self.enter(Stage::Sent);
     }
 
     pub fn answered(&self) {
-        self.stage.store(ANSWERED, Ordering::Relaxed);
-        self.set(None);
+        let _before = std::mem::take(&mut *self.state.lock());
     }
 
     /// A poll for all waiters of the name was answered.
     pub fn polled(&self) {
         // That says nothing of a waiter that has lost its place by not being polled.
-        if self.stage.load(Ordering::Relaxed) != NOT_POLLED {
+        if self.state.lock().0 != Stage::NotPolled {
             self.answered();
         }
     }
@@ -71,16 +81,12 @@ impl LastError {
     /// The future could go on for a while, and others may have the lock only since it did not. Until it reads an answer
     /// or sends a request.
     pub fn not_polled(&self) {
-        self.stage.store(NOT_POLLED, Ordering::Relaxed);
+        self.enter(Stage::NotPolled);
     }
 
     /// The grant is in doubt, and others may have the lock only since it was lost. Until there is an answer.
     pub fn unconfirmed(&self) {
-        self.stage.store(UNCONFIRMED, Ordering::Relaxed);
-    }
-
-    fn set(&self, cause: Option<Cause>) {
-        *self.cause.lock() = cause;
+        self.enter(Stage::Unconfirmed);
     }
 
     /// Records a transient error; returns `Err` if the error ends the call.
@@ -95,8 +101,8 @@ impl LastError {
                 self.answered();
                 return Err(LockError::OtherKind { is, asked });
             }
-            RequestError::Refused(refusal) => self.set(Some(Arc::new(refusal))),
-            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(Some(cause)),
+            RequestError::Refused(refusal) => self.set(Arc::new(refusal)),
+            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(cause),
             // These end every call, so there is nothing to keep for the next one.
             RequestError::Closed => return Err(LockError::Closed),
             RequestError::RuntimeGone => return Err(LockError::RuntimeGone),
@@ -113,18 +119,19 @@ impl LastError {
 
     /// `why_not_sent`: for a request that still waits until it may be sent.
     pub fn get(&self, why_not_sent: impl FnOnce() -> Cause) -> Option<Cause> {
+        let (stage, cause) = self.state.lock().clone();
         // A first request that hangs has no cause yet. It must not look like a lock that others hold.
-        self.cause().or_else(|| match self.stage.load(Ordering::Relaxed) {
-            ANSWERED => None,
-            WAITING => Some(why_not_sent()),
-            NOT_POLLED => Some(Arc::new(NotPolled)),
-            UNCONFIRMED => Some(Arc::new(Unconfirmed)),
-            _ => Some(Arc::new(NoAnswerYet)),
+        cause.or_else(|| match stage {
+            Stage::Answered => None,
+            Stage::Waiting => Some(why_not_sent()),
+            Stage::Sent => Some(Arc::new(NoAnswerYet)),
+            Stage::NotPolled => Some(Arc::new(NotPolled)),
+            Stage::Unconfirmed => Some(Arc::new(Unconfirmed)),
         })
     }
 
     /// Why the last request had no answer, if it had none.
     pub fn cause(&self) -> Option<Cause> {
-        self.cause.lock().clone()
+        self.state.lock().1.clone()
     }
 }
