@@ -13,6 +13,7 @@ use crate::engine::requests;
 use crate::error::{CloseError, RequestError};
 use crate::list::LockList;
 use crate::lock::FairLock;
+use crate::quorum::error::of_majority;
 use crate::quorum::majority;
 use crate::rw_lock::FairRwLock;
 use crate::semaphore::FairSemaphore;
@@ -180,19 +181,10 @@ impl LockClient {
     /// It changes nothing.
     pub async fn ping(&self) -> Result<Duration, RequestError> {
         let engines = self.backend.engines();
-        let pings = join_all(engines.iter().map(|engine| requests::ping(&engine.context))).await;
-        let (mut times, mut errors) = (Vec::new(), Vec::new());
-        for ping in pings {
-            match ping {
-                Ok(time) => times.push(time),
-                Err(error) => errors.push(error),
-            }
-        }
+        let mut times = of_majority(join_all(engines.iter().map(|engine| requests::ping(&engine.context))).await)?;
         times.sort_unstable();
-        match (times.get(majority(engines.len()) - 1), errors.pop()) {
-            (None, Some(error)) => Err(error),
-            (time, _) => Ok(time.copied().unwrap_or_default()),
-        }
+        // It is there: a majority has answered.
+        Ok(times.get(majority(engines.len()) - 1).copied().unwrap_or_default())
     }
 
     /// Whether the client is connected, as far as it knows: one by one for each server. No round trip.

@@ -16,7 +16,7 @@ use crate::engine::task_or_thread::TaskOrThread;
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
-use crate::quorum::error::TooFewAnswers;
+use crate::quorum::error::of_majority;
 use crate::quorum::majority;
 use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 
@@ -370,8 +370,10 @@ impl FairLock {
         }
         // Each server has a token of its own for the hold, and the guard has the greatest of those that it counts.
         let shown = self.status().await?;
-        let is_it = shown.holder.as_ref().is_some_and(|holder| holder.token == token);
-        if is_it { self.force_unlock_shown(&shown).await } else { Ok(false) }
+        if shown.holder.as_ref().is_some_and(|holder| holder.token == token) {
+            return self.force_unlock_shown(&shown).await;
+        }
+        of_majority(shown.servers.into_iter().map(|server| server.answer).collect()).map(|_| false)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
@@ -396,7 +398,8 @@ impl FairLock {
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
         let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
-            match server.answer.as_ref().ok().and_then(|answer| answer.holder.as_ref()) {
+            // What a server has that did not answer is not known.
+            match server.answer.as_ref().map_err(Clone::clone)?.holder.as_ref() {
                 Some(holder) => lock.force_unlock(Some(holder.token)).await,
                 None => Ok(false),
             }
@@ -453,13 +456,9 @@ impl FairLock {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
-        let status = self.inspect(0).await?;
-        let is_known = status.is_known();
-        let error = RequestError::most_telling(status.servers.into_iter().filter_map(|server| server.answer.err()));
-        match error {
-            Some(error) if !is_known => Err(error),
-            _ => Ok(status.holder.is_some()),
-        }
+        let LockStatus { holder, servers, .. } = self.inspect(0).await?;
+        of_majority(servers.into_iter().map(|server| server.answer).collect())?;
+        Ok(holder.is_some())
     }
 
     /// Whether the owner of this [scope](owner::scope) holds the lock, by the local clock less the drift. Outside of a
@@ -570,16 +569,5 @@ where
 
 /// The common result of a `force_unlock`: a majority of the servers has to answer.
 fn forced(outcomes: Vec<Result<bool, RequestError>>) -> Result<bool, RequestError> {
-    let (all, majority) = (outcomes.len(), majority(outcomes.len()));
-    let may_have_run =
-        outcomes.iter().any(|outcome| outcome.as_ref().map_or_else(RequestError::may_have_run, |_| true));
-    let (answers, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
-    let (confirmed, was_held) = (answers.len(), answers.iter().any(|answer| matches!(answer, Ok(true))));
-    match RequestError::most_telling(errors.into_iter().filter_map(Result::err)) {
-        Some(error) if confirmed < majority && may_have_run && all > 1 => {
-            Err(TooFewAnswers::instead_of(error, confirmed, majority))
-        }
-        Some(error) if confirmed < majority => Err(error),
-        _ => Ok(was_held),
-    }
+    of_majority(outcomes).map(|were_held| were_held.contains(&true))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::majority;
 use crate::store::error::{Cause, RequestError};
 
 /// Fewer than a majority of the servers can be used now, or have granted it.
@@ -42,7 +43,7 @@ impl NoQuorum {
 
 /// Fewer servers than a majority have confirmed it.
 #[derive(Debug, thiserror::Error)]
-#[error("{confirmed} servers have confirmed it, and {majority} are needed{}", self.more())]
+#[error("confirmed by {confirmed} of the {majority} servers that are needed{}", self.more())]
 pub struct TooFewAnswers {
     pub confirmed: usize,
     pub majority: usize,
@@ -58,5 +59,27 @@ impl TooFewAnswers {
 
     fn more(&self) -> String {
         self.last.as_ref().map(|error| format!("; one of the others: {error}")).unwrap_or_default()
+    }
+}
+
+/// The answers, if a majority of these servers has given one, else the error of one of the others. It is `NotSent` only if
+/// none of them was asked.
+pub fn of_majority<T>(outcomes: Vec<Result<T, RequestError>>) -> Result<Vec<T>, RequestError> {
+    let (all, majority) = (outcomes.len(), majority(outcomes.len()));
+    let (mut answers, mut errors) = (Vec::new(), Vec::new());
+    for outcome in outcomes {
+        match outcome {
+            Ok(answer) => answers.push(answer),
+            Err(error) => errors.push(error),
+        }
+    }
+    if answers.len() >= majority {
+        return Ok(answers);
+    }
+    let was_sent = !answers.is_empty() || errors.iter().any(RequestError::may_have_run);
+    match RequestError::most_telling(errors.into_iter()) {
+        Some(error) if was_sent && all > 1 => Err(TooFewAnswers::instead_of(error, answers.len(), majority)),
+        Some(error) => Err(error),
+        None => Ok(answers),
     }
 }

@@ -545,6 +545,11 @@ pub enum Obstacle {
 #[error("the connection has ended")]
 pub struct Disconnected;
 
+/// No attempt to connect has ended yet.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("there is no connection to the server yet")]
+pub struct NotConnected;
+
 /// A request was not sent within its caller's time.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("too many other requests of this client were ahead, and had no answers yet")]

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::changes::Changes;
 use super::clock::now;
-use super::error::{Cause, Disconnected, RequestError};
+use super::error::{Cause, Disconnected, NotConnected, RequestError};
 use super::server::Line;
 use super::{Listener, Priority, ServedKeys};
 use crate::metrics::{Counted, Metrics};
@@ -63,7 +63,7 @@ pub struct Link<C> {
 
 impl<C: Connection> Link<C> {
     pub fn new(changes: Arc<Changes>, metrics: Metrics) -> Self {
-        let state = Mutex::new(State::Down(Arc::new(Disconnected)));
+        let state = Mutex::new(State::Down(Arc::new(NotConnected)));
         let (changed, flush, gained) = (Notify::new(), Notify::new(), Notify::new());
         let (broke, flushed) = (Mutex::new(None), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());

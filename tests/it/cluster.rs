@@ -56,6 +56,23 @@ async fn names_live_on_all_masters() {
     .await;
 }
 
+/// It said that the connection has ended. Found by an attack.
+#[tokio::test]
+async fn a_first_call_that_has_no_connection_yet_says_so() {
+    limit(async {
+        let cluster = Cluster::start(3).await;
+        let names = one_name_each(&cluster).await;
+        let client = Timing::relaxed().connect(&cluster.url()).await;
+        // Stands still from before the first call that wants it.
+        cluster.masters[2].pause();
+        let error = client.lock(&names[2]).lock_timeout(Duration::from_millis(100)).await.unwrap_err();
+        assert!(error.to_string().contains("there is no connection to the server yet"), "{error}");
+        cluster.masters[2].resume();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn semaphores_and_read_write_locks_live_on_all_masters() {
     limit(async {

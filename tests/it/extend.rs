@@ -253,7 +253,7 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
             .for_each(|server| server.network.refuse(Some("NOREPLICAS Not enough good replicas to write.")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
         assert!(matches!(error, ExtendError::Request(RequestError::Unanswered(_))), "{error}");
-        assert!(error.to_string().contains("1 servers have confirmed it, and 2 are needed"), "{error}");
+        assert!(error.to_string().contains("confirmed by 1 of the 2 servers that are needed"), "{error}");
         // The first server gets no request. The refusals of the two others are what a person can mend.
         servers[0].server.shut_down();
         servers[1..].iter().for_each(|server| server.network.refuse(Some("NOPERM this user has no permissions")));
