@@ -248,10 +248,10 @@ impl LockAll {
     async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
         self.check()?;
         let mut taken = AllGuard { guards: Vec::new() };
-        let (mut at_once, mut saw_others, mut is_unsure) = (AT_ONCE, false, false);
+        let (mut at_once, mut saw_others) = (AT_ONCE, false);
         loop {
             if taken.give_back_after_a_loss() {
-                (at_once, is_unsure) = (1, true);
+                at_once = 1;
             }
             let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
             if ahead.is_empty() {
@@ -265,9 +265,7 @@ impl LockAll {
                     return Err(told(error, saw_others));
                 }
                 Some(refused) => {
-                    // What this call gave back, or a try without an answer may have got, is its own until that is served.
-                    is_unsure |= matches!(refused, Refused::Failed(_));
-                    saw_others |= !is_unsure;
+                    saw_others |= matches!(refused, Refused::Busy);
                     self.wait_for_next(&mut taken, limit).await.map_err(|error| told(error, saw_others))?;
                     // Others seem to want what comes next, too. A try that is taken back is lost work, so their number begins
                     // anew and grows with success: no more are lost then than were of use.

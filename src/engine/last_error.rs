@@ -70,10 +70,15 @@ impl LastError {
         let _before = std::mem::take(&mut *self.state.lock());
     }
 
-    /// A poll for all waiters of the name was answered.
-    pub fn polled(&self) {
-        // That says nothing of a waiter that has lost its place by not being polled.
-        if self.state.lock().0 != Stage::NotPolled {
+    /// A poll for all waiters of the name was answered. `is_holder`: it says that this one has the name.
+    pub fn polled(&self, is_holder: bool) {
+        let says_nothing = match self.state.lock().0 {
+            // It has lost its place by not being polled.
+            Stage::NotPolled => true,
+            Stage::Unconfirmed => is_holder,
+            _ => false,
+        };
+        if !says_nothing {
             self.answered();
         }
     }
@@ -133,5 +138,28 @@ impl LastError {
     /// Why the last request had no answer, if it had none.
     pub fn cause(&self) -> Option<Cause> {
         self.state.lock().1.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says<E: std::error::Error + 'static>(error: &LastError) -> bool {
+        error.get(|| Arc::new(NoTime)).is_some_and(|cause| cause.is::<E>())
+    }
+
+    /// A poll of before it had asked again made it say that others have the lock. Found by an attack.
+    #[test]
+    fn a_grant_in_doubt_stays_so_until_a_poll_says_that_another_has_the_lock() {
+        let error = LastError::default();
+        error.unconfirmed();
+        error.polled(true);
+        assert!(says::<Unconfirmed>(&error));
+        error.polled(false);
+        assert!(error.get(|| Arc::new(NoTime)).is_none());
+        error.not_polled();
+        error.polled(false);
+        assert!(says::<NotPolled>(&error));
     }
 }

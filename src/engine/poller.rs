@@ -4,6 +4,7 @@
 //! verifies the places of a few (R8). That a place is not named as missing is never acted upon: a wrong
 //! belief costs time, not safety, and is found by the rotation, or at once where there is a doubt.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -170,7 +171,8 @@ impl Poller {
                 context.options().metrics.polled();
                 tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued::new(answer.sent, now(), polled.floor));
-                round.waiters.iter().for_each(|waiter| waiter.last_error.polled());
+                let holders: BTreeSet<_> = self.ours(polled).map(|holder| holder.attempt).collect();
+                round.waiters.iter().for_each(|waiter| waiter.last_error.polled(holders.contains(&waiter.seq)));
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
                 let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(keys, round, &answer));
@@ -191,9 +193,7 @@ impl Poller {
     /// Notifies the waiters whose state the answer changes.
     fn tell(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>], answer: &Answer<Polled>) {
         let polled = &answer.body;
-        let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
-        let told = holder.into_iter().chain(&polled.granted);
-        let granted: Vec<_> = told.filter_map(|holder| self.tell_holder(keys, holder)).collect();
+        let granted: Vec<_> = self.ours(polled).filter_map(|holder| self.tell_holder(keys, holder)).collect();
         // Free, and no winner was found: so none of ours has a place. Frozen, the server did not look for one.
         let is_free = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let none_has = is_free && !keys.kind.is_shared();
@@ -206,6 +206,12 @@ impl Poller {
         for waiter in without.into_iter().filter(|waiter| granted.iter().all(|other| other.seq != waiter.seq)) {
             waiter.set_outcome(WaitOutcome::NoPlace(round.next_turn().into()));
         }
+    }
+
+    /// Who has the name, of this client.
+    fn ours<'a>(&self, polled: &'a Polled) -> impl Iterator<Item = &'a PolledHolder> {
+        let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
+        holder.into_iter().chain(&polled.granted)
     }
 
     fn is_ours(&self, owner: &str) -> bool {
@@ -313,9 +319,8 @@ impl Poller {
         let context = self.context();
         match (Poll { keys, waits: false, names_ours, tickets }).run(&context.runner).await {
             Ok(answer) => {
-                let holder = answer.body.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
-                for ours in holder.into_iter().chain(&answer.body.granted) {
-                    self.tell_holder(keys, ours);
+                for holder in self.ours(&answer.body) {
+                    self.tell_holder(keys, holder);
                 }
                 if answer.body.more {
                     cleanup::pass_on(context, keys);

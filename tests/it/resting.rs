@@ -1052,35 +1052,6 @@ async fn a_try_whose_grants_stay_in_doubt_ends_in_time() {
     .await;
 }
 
-/// What an earlier try of its own had got counted as that of others. Found by an attack.
-#[tokio::test]
-async fn a_set_whose_grants_stay_in_doubt_does_not_say_that_others_have_the_locks() {
-    in_virtual_time(async |embedded| {
-        embedded.network.delay(MILLI);
-        let builder = LockClient::builder().operation_timeout(SECOND).strict_restart(30 * SECOND);
-        let client = embedded.open(builder).await;
-        sleep(31 * SECOND).await;
-        let flushing = async {
-            loop {
-                fairlock::simulation::flush_elsewhere(&embedded.server);
-                sleep(MILLI / 2).await;
-            }
-        };
-        let asking = async {
-            for number in 0..40 {
-                let set = client.lock_all([format!("a{number}"), format!("b{number}")]);
-                let error = set.lock_timeout(SECOND * 5 / 2 + number * MILLI).await.unwrap_err();
-                assert!(!error.is_busy(), "{number}: {error}");
-            }
-        };
-        tokio::select! {
-            () = flushing => {}
-            () = asking => {}
-        }
-    })
-    .await;
-}
-
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());
