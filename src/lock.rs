@@ -392,7 +392,8 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`force_unlock`](Self::force_unlock). It may be called again with the same status.
+    /// Those of [`force_unlock`](Self::force_unlock). A server without an answer in this status counts as one here, too. It may be
+    /// called again with the same status.
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
