@@ -516,7 +516,6 @@ impl<'a> Attempt<'a> {
         self.confirming.get_or_insert_with(now);
         let runner = &self.request.engine.context.runner;
         self.waiter.confirms(true);
-        self.request.entry.last_error.unconfirmed();
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
@@ -529,10 +528,13 @@ impl<'a> Attempt<'a> {
             if answer.is_err() || !is_unsure || self.request.is_over() {
                 break answer;
             }
+            // Not before: a call whose time ends while it asks for the first time was kept from the lock by others.
+            self.request.entry.last_error.unconfirmed();
         };
         self.waiter.confirms(false);
         match answer {
             Ok(_) if self.may_be_of_old_data() => {
+                self.request.entry.last_error.unconfirmed();
                 self.must_leave = true;
                 return None;
             }

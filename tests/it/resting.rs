@@ -1052,6 +1052,29 @@ async fn a_try_whose_grants_stay_in_doubt_ends_in_time() {
     .await;
 }
 
+/// Its time ends while it asks about its grant for the first time. Seeds 1795818000037 and 1000001795818000065.
+#[tokio::test]
+async fn a_wait_that_is_granted_too_late_says_that_others_had_the_lock() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(50 * MILLI);
+        let builder = || LockClient::builder().poll_interval(SECOND);
+        let (client, other) = (embedded.open(builder()).await, embedded.open(builder()).await);
+        let held = other.lock("x").lock().await.unwrap();
+        let lock = client.lock("x");
+        assert!(lock.is_locked().await.unwrap());
+        // A poll finds the grant.
+        embedded.network.lose_messages(true);
+        let waiting = lock.lock_timeout(SECOND + 250 * MILLI);
+        let releasing = async {
+            sleep(SECOND / 2).await;
+            held.unlock().await.unwrap();
+        };
+        let (outcome, ()) = tokio::join!(waiting, releasing);
+        assert!(matches!(outcome, Err(LockError::Timeout)), "{outcome:?}");
+    })
+    .await;
+}
+
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());
