@@ -252,12 +252,11 @@ impl LockClientBuilder {
     }
 
     /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, a
-    /// hold still has its first lease, and one that had to wait what its grant leaves, a [`grant_ttl`](Self::grant_ttl) from the last
-    /// request of its wait. Neither nested locks nor
-    /// [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it counts from when all are held, or from the first
-    /// guard that its owner has of one of them meanwhile. It is a limit for guards: neither for the lease of a
-    /// [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold that is attached again begins
-    /// it anew. Defaults to no limit.
+    /// hold still has its first lease. A hold that had to wait has its grant, which ends a [`grant_ttl`](Self::grant_ttl) after the
+    /// last request of the wait. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
+    /// counts from when all are held, or from the first guard that its owner has of one of them meanwhile. It is a limit for guards:
+    /// neither for the lease of a [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold
+    /// that is attached again begins it anew. Defaults to no limit.
     ///
     /// ```
     /// # use std::time::Duration;

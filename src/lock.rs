@@ -373,7 +373,7 @@ impl FairLock {
         if shown.holder.as_ref().is_some_and(|holder| holder.token == token) {
             return self.force_unlock_shown(&shown).await;
         }
-        of_majority(shown.servers.into_iter().map(|server| server.answer).collect()).map(|_| false)
+        of_majority(shown.servers.into_iter().map(|server| server.answer)).map(|_| false)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
@@ -458,7 +458,7 @@ impl FairLock {
     /// It changes nothing.
     pub async fn is_locked(&self) -> Result<bool, RequestError> {
         let LockStatus { holder, servers, .. } = self.inspect(0).await?;
-        of_majority(servers.into_iter().map(|server| server.answer).collect())?;
+        of_majority(servers.into_iter().map(|server| server.answer))?;
         Ok(holder.is_some())
     }
 

@@ -162,8 +162,8 @@ impl<H> OwnerEntry<H> {
         self.why_out_of_time(limit).map_or(Ok(turn), Err)
     }
 
-    /// For a call that has got its turn. The request that had it may have run out of time together with this call: there is no
-    /// answer to wait for here either. One that comes later has rested.
+    /// For a call that has got its turn. The request that had it may have run out of time together with this call, which then has no
+    /// answer to wait for either. A call that comes later than that has rested, and goes on.
     pub fn why_out_of_time(&self, limit: Instant) -> Option<Cause> {
         let late = now().checked_duration_since(limit)?;
         self.last_error.cause().filter(|_| late < PATIENCE)

@@ -208,7 +208,7 @@ impl Poller {
         }
     }
 
-    /// Who has the name, of this client.
+    /// The holders that belong to this client.
     fn ours<'a>(&self, polled: &'a Polled) -> impl Iterator<Item = &'a PolledHolder> {
         let holder = polled.holder.as_ref().filter(|holder| self.is_ours(&holder.owner));
         holder.into_iter().chain(&polled.granted)

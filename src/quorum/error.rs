@@ -52,9 +52,13 @@ pub struct TooFewAnswers {
 }
 
 impl TooFewAnswers {
-    /// In place of the error of one of several servers, which may be `NotSent` where others have done it.
-    pub fn instead_of(error: RequestError, confirmed: usize, majority: usize) -> RequestError {
-        RequestError::Unanswered(Arc::new(Self { confirmed, majority, last: Some(error) }))
+    /// The error of a request that fewer than `majority` of several servers have confirmed. It is `NotSent` only if none of them was
+    /// asked: what one of them says may not hold for the others. `None`: there is no error.
+    pub fn error(errors: Vec<RequestError>, confirmed: usize, majority: usize) -> Option<RequestError> {
+        let may_have_run = confirmed > 0 || errors.iter().any(RequestError::may_have_run);
+        let last = RequestError::most_telling(errors.into_iter())?;
+        let too_few = |last| RequestError::Unanswered(Arc::new(Self { confirmed, majority, last: Some(last) }));
+        Some(if may_have_run { too_few(last) } else { last })
     }
 
     fn more(&self) -> String {
@@ -62,10 +66,8 @@ impl TooFewAnswers {
     }
 }
 
-/// The answers, if a majority of these servers has given one, else the error of one of the others. It is `NotSent` only if
-/// none of them was asked.
-pub fn of_majority<T>(outcomes: Vec<Result<T, RequestError>>) -> Result<Vec<T>, RequestError> {
-    let (all, majority) = (outcomes.len(), majority(outcomes.len()));
+/// The answers, if a majority of these servers has given one. The error of a single server is its own.
+pub fn of_majority<T>(outcomes: impl IntoIterator<Item = Result<T, RequestError>>) -> Result<Vec<T>, RequestError> {
     let (mut answers, mut errors) = (Vec::new(), Vec::new());
     for outcome in outcomes {
         match outcome {
@@ -73,13 +75,10 @@ pub fn of_majority<T>(outcomes: Vec<Result<T, RequestError>>) -> Result<Vec<T>, 
             Err(error) => errors.push(error),
         }
     }
-    if answers.len() >= majority {
+    let all = answers.len() + errors.len();
+    if answers.len() >= majority(all) {
         return Ok(answers);
     }
-    let was_sent = !answers.is_empty() || errors.iter().any(RequestError::may_have_run);
-    match RequestError::most_telling(errors.into_iter()) {
-        Some(error) if was_sent && all > 1 => Err(TooFewAnswers::instead_of(error, answers.len(), majority)),
-        Some(error) => Err(error),
-        None => Ok(answers),
-    }
+    let error = if all == 1 { errors.pop() } else { TooFewAnswers::error(errors, answers.len(), majority(all)) };
+    error.map_or(Ok(answers), Err)
 }

@@ -19,7 +19,6 @@ use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
-use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
@@ -69,11 +68,7 @@ impl QuorumGuard {
                 return Ok(());
             }
         }
-        let may_have_run = done > 0 || failed.iter().any(RequestError::may_have_run);
-        let failed = RequestError::most_telling(failed.into_iter()).map(|error| match may_have_run {
-            true => TooFewAnswers::instead_of(error, done, self.hold.majority),
-            false => error,
-        });
+        let failed = TooFewAnswers::error(failed, done, self.hold.majority);
         let loss = self.hold.loss().map(ExtendError::Lost);
         loss.or(failed.map(ExtendError::Request)).or(other).map_or(Ok(()), Err)
     }

@@ -252,8 +252,8 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
     .await;
 }
 
-/// After a reconnect all holds are checked, a few at a time. Of those that were released meanwhile the log said that `max_hold` had
-/// ended them. Found by a review.
+/// After a reconnect all holds are checked, a few at a time. Some were released before their check, and the log said that `max_hold`
+/// had ended them. Found by a review.
 #[tokio::test]
 async fn a_hold_that_is_released_before_its_check_comes_to_it_is_not_looked_at() {
     in_virtual_time(async |store| {
