@@ -4,8 +4,8 @@
 use std::sync::{Arc, Weak};
 
 pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Redirected, Task};
-pub use crate::store::embedded::keyspace::{RefusedCommands, Snapshot};
 pub use crate::store::embedded::member::Slot;
+pub use fairlock_emulator::{RefusedCommands, Snapshot};
 
 use crate::engine::owner;
 use crate::store::cluster::table::Table;

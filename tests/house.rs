@@ -51,13 +51,13 @@ fn sources_of(dir: &str) -> BTreeMap<String, String> {
     files(dir, ".rs").iter().map(|path| (name(path), code(path))).collect()
 }
 
-/// The folders with the files of one crate each: `src`, and those of the command and of the packages in `benches` and `verify`.
+/// The folders with the files of one crate each: `src`, and those of the command, the emulator and the packages in `benches` and `verify`.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
     let packages = members.split('"').skip(1).step_by(2).map(str::to_owned);
-    let checked =
-        packages.filter(|package| ["benches/", "verify/", "cli"].iter().any(|start| package.starts_with(start)));
+    let checked = packages
+        .filter(|package| ["benches/", "verify/", "cli", "emulator"].iter().any(|start| package.starts_with(start)));
     let folder = |package: String| {
         let nested = format!("{package}/src");
         if root().join(&nested).is_dir() { nested } else { package }
@@ -308,8 +308,8 @@ fn key_names_are_made_in_one_file() {
 }
 
 #[test]
-fn neither_the_library_nor_the_command_panics_or_prints() {
-    for path in files("src", ".rs").into_iter().chain(files("cli/src", ".rs")) {
+fn neither_the_library_nor_the_command_nor_the_emulator_panics_or_prints() {
+    for path in files("src", ".rs").into_iter().chain(files("cli/src", ".rs")).chain(files("emulator/src", ".rs")) {
         for word in
             [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!(", "unsafe ", "println!("]
         {

@@ -23,21 +23,13 @@ use crate::support::Server;
 
 #[path = "../../src/store/glob.rs"]
 #[allow(dead_code)]
-mod glob;
+pub mod glob;
 #[path = "../../src/store/keys.rs"]
 #[allow(dead_code)]
 mod keys;
 #[path = "../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
-
-#[cfg(feature = "embedded")]
-#[allow(dead_code)]
-#[path = "../../src/store/embedded"]
-mod embedded {
-    pub mod engine;
-    pub mod keyspace;
-}
 
 /// The scripts by name, with their includes filled in, as the library sends them.
 pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
@@ -123,7 +115,7 @@ enum Store {
         _subscribed: redis::aio::PubSub,
     },
     #[cfg(feature = "embedded")]
-    Embedded(Box<embedded::engine::Interpreter>),
+    Embedded(Box<fairlock_emulator::Interpreter>),
 }
 
 pub struct Bench {
@@ -154,7 +146,7 @@ impl Bench {
 
     #[cfg(feature = "embedded")]
     pub fn embedded() -> Self {
-        let engine = embedded::engine::Interpreter::new().unwrap();
+        let engine = fairlock_emulator::Interpreter::new().unwrap();
         engine.keyspace(|keyspace| {
             keyspace.channels.extend(["d", "e"].map(|client| format!("fairlock:wake:{client}").into_bytes()));
         });
@@ -639,8 +631,8 @@ fn micros() -> i64 {
 
 /// The embedded store's reply as a value of the redis crate.
 #[cfg(feature = "embedded")]
-fn value(reply: embedded::keyspace::Reply) -> Result<Value, Refused> {
-    use embedded::keyspace::Reply;
+fn value(reply: fairlock_emulator::Reply) -> Result<Value, Refused> {
+    use fairlock_emulator::Reply;
     Ok(match reply {
         Reply::Int(number) => Value::Int(number),
         Reply::Bulk(bytes) => Value::BulkString(bytes),

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keyspace::RefusedCommands;
+use fairlock_emulator::RefusedCommands;
+
 use crate::store::admission::IN_FLIGHT;
 
 /// A background task of a client.

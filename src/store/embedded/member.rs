@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::keyspace::{Keyspace, Moves};
+use fairlock_emulator::{Keyspace, Moves};
+
 use super::request::Request;
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::SlotRange;

@@ -1,8 +1,6 @@
 //! The store inside this process: a server that runs the same scripts on keys in memory.
 
-mod engine;
 pub mod faults;
-pub mod keyspace;
 pub mod member;
 mod request;
 mod server;

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
+use fairlock_emulator::{Interpreter, Moves, Reply, Snapshot};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::engine::Interpreter;
 use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
-use super::keyspace::{Moves, Reply, Snapshot};
 use super::member::{Member, Slot, address};
 use super::request::{Request, Served};
 use crate::store::cluster::slots::slot_of;

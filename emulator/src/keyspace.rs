@@ -5,8 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::super::glob;
-
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
 
@@ -58,18 +56,6 @@ enum Value {
     Hash(Hash),
     List(List),
     Zset(Zset),
-}
-
-impl Value {
-    /// The name of the type, as TYPE returns it.
-    fn kind(&self) -> &'static [u8] {
-        match self {
-            Self::Text(_) => b"string",
-            Self::Hash(_) => b"hash",
-            Self::List(_) => b"list",
-            Self::Zset(_) => b"zset",
-        }
-    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -160,7 +146,7 @@ struct Stored {
     expires_at: Option<i64>,
 }
 
-/// What happens to the slot of a script while that runs, in a cluster (R13).
+/// What happens to the slot of a script while that runs, in a cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Moves {
     #[default]
@@ -406,37 +392,31 @@ impl Keyspace {
         Ok(Reply::Bulk(b"PONG".to_vec()))
     }
 
-    /// `SCAN cursor MATCH pattern TYPE type COUNT count`, each part but the first at most once. The keys are in the order of
-    /// their hashes and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
+    /// `SCAN cursor MATCH text* COUNT count`, each part but the first at most once. The keys are in the order of their hashes
+    /// and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
     fn scan(&mut self, words: Words<'_>) -> Executed {
         let cursor = std::str::from_utf8(&words[0]).ok().and_then(|text| text.parse::<u64>().ok());
         let cursor = cursor.ok_or_else(|| error("ERR invalid cursor"))?;
-        let (mut pattern, mut kind, mut most) = (None, None, 10);
+        let (mut start, mut most) = (Bytes::new(), 10);
         if !words[1..].len().is_multiple_of(2) {
             return Err(syntax());
         }
         for pair in words[1..].chunks(2) {
             match pair[0].to_ascii_uppercase().as_slice() {
-                b"MATCH" => pattern = Some(&pair[1]),
-                b"TYPE" => kind = Some(pair[1].to_ascii_lowercase()),
+                b"MATCH" => start = start_of(&pair[1])?,
                 b"COUNT" => {
                     most = usize::try_from(integer(&pair[1])?).ok().filter(|most| *most > 0).ok_or_else(syntax)?
                 }
                 _ => return Err(syntax()),
             }
         }
-        let is_wanted = |key: &Bytes| {
-            let is_kind =
-                kind.as_ref().is_none_or(|kind| self.entries.get(key).is_some_and(|e| e.value.kind() == kind));
-            is_kind && pattern.is_none_or(|pattern| glob::matches(pattern, key))
-        };
         let mut left: Vec<_> =
             self.entries.keys().map(|key| (hash(key), key)).filter(|(at, _)| *at >= cursor).collect();
         left.sort_unstable();
         let next = left.get(most).map(|(at, _)| *at);
         // All of one hash are on one page.
         let page = left.into_iter().take_while(|(at, _)| next.is_none_or(|next| *at < next)).map(|(_, key)| key);
-        let page = page.filter(|key| is_wanted(key)).cloned().map(Reply::Bulk).collect();
+        let page = page.filter(|key| key.starts_with(&start)).cloned().map(Reply::Bulk).collect();
         Ok(Reply::List(vec![Reply::Bulk(next.unwrap_or(0).to_string().into_bytes()), Reply::List(page)]))
     }
 
@@ -732,6 +712,20 @@ impl Keyspace {
         let gone = |zset: &mut Zset| words[1..].iter().filter(|member| zset.remove(member)).count();
         count(self.change(&words[0], gone)?)
     }
+}
+
+/// The text before the `*` of a pattern, which has to be its end. `\` is before a character that stands for itself.
+fn start_of(pattern: &[u8]) -> Result<Bytes, Reply> {
+    let (mut start, mut left) = (Bytes::new(), pattern.iter());
+    while let Some(byte) = left.next() {
+        match byte {
+            b'*' if left.len() == 0 => return Ok(start),
+            b'*' | b'?' | b'[' => break,
+            b'\\' => start.extend(left.next()),
+            _ => start.push(*byte),
+        }
+    }
+    Err(error("ERR this server knows no patterns but those of a text and a star"))
 }
 
 /// FNV-1a, of which 0 is left out: it is the first and the last cursor. Always the same, so that a simulated run can be

@@ -1,11 +1,10 @@
-//! Runs the files of `lua/` on a [`Keyspace`], in Lua 5.1 as in Redis, and converts between Lua's types and
-//! replies as Redis does.
+//! Runs scripts on a [`Keyspace`], in Lua 5.1 as in Redis, and converts between Lua's types and replies as Redis does.
 
 use std::collections::HashMap;
 
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
-use super::keyspace::{Keyspace, Reply, number};
+use crate::keyspace::{Keyspace, Reply, number};
 
 /// One Lua state and its keys. A script runs atomically, because it borrows the engine mutably.
 pub struct Interpreter {
