@@ -560,6 +560,8 @@ impl<'a> Attempt<'a> {
         // rested, for longer than the hold lasts yet: it might be lost before its first renewal is answered (P8).
         let is_late = lease_left < 2 * now().saturating_duration_since(sent);
         if is_late || self.is_doubted() || self.may_be_of_old_data() {
+            // No others kept it from the lock.
+            self.request.entry.last_error.unconfirmed();
             Box::pin(self.confirm(token)).await
         } else {
             self.hold_told(token, sent, lease_left)

@@ -268,11 +268,13 @@ impl Release {
             terms: &hold.terms,
             is_handle: false,
         };
-        entry.last_error.request_sent();
+        // One that goes on without the turn says nothing of the request that has it, which other calls wait for.
+        let last_error = (!self.without_turn).then_some(&entry.last_error);
+        last_error.inspect(|last_error| last_error.request_sent());
         let runner = &hold.context().runner;
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
-                entry.last_error.answered();
+                last_error.inspect(|last_error| last_error.answered());
                 if sent.count == Count::NONE && answer.body != Released::OtherKind {
                     hold.context().given_back(&entry.keys, answer.sent);
                 }
@@ -287,7 +289,7 @@ impl Release {
                     self.sent = Some(sent);
                 }
                 // For another call of this owner that waits for its turn and runs out of time.
-                let _ = entry.last_error.note(error.clone());
+                let _ = last_error.map(|last_error| last_error.note(error.clone()));
                 Err(error)
             }
         }

@@ -1075,6 +1075,46 @@ async fn a_wait_that_is_granted_too_late_says_that_others_had_the_lock() {
     .await;
 }
 
+/// It was said to be held by others, and nobody else had asked for it. Seeds 1795900000000 and 1795910000172.
+#[tokio::test]
+async fn a_call_that_is_granted_at_once_and_asks_whether_that_holds_does_not_say_that_others_have_the_lock() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(50 * MILLI);
+        let lock = embedded.open(LockClient::builder()).await.lock("x");
+        assert!(!lock.is_locked().await.unwrap());
+        let flushing = async {
+            sleep(20 * MILLI).await;
+            fairlock::simulation::flush_elsewhere(&embedded.server);
+        };
+        let (outcome, ()) = tokio::join!(lock.lock_timeout(150 * MILLI), flushing);
+        let error = outcome.unwrap_err();
+        assert!(!error.is_busy() && error.to_string().contains("that was in doubt"), "{error}");
+    })
+    .await;
+}
+
+/// The same after a guard was dropped whose release had no answer: another one was sent beside it, and that had one. Seed
+/// 1795900000100.
+#[tokio::test]
+async fn a_call_behind_a_release_of_its_own_that_has_no_answer_does_not_say_that_others_have_the_lock() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let lock = embedded.open(LockClient::builder().operation_timeout(SECOND)).await.lock("x");
+        let owner = Owner::new();
+        let guard = owner.scope(lock.lock()).await.unwrap();
+        drop(guard);
+        embedded.network.silence(true);
+        let calming = async {
+            sleep(200 * MILLI).await;
+            embedded.network.silence(false);
+        };
+        let (outcome, ()) = tokio::join!(owner.scope(lock.lock_timeout(SECOND / 2)), calming);
+        let error = outcome.unwrap_err();
+        assert!(!error.is_busy() && error.to_string().contains("no answer yet"), "{error}");
+    })
+    .await;
+}
+
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());

@@ -48,10 +48,11 @@ impl Actor {
             let name = format!("lock{}", self.world.below(self.names as u64));
             let lock = self.client.lock(&name);
             owner::scope(async {
-                self.try_once(&lock).await;
+                let mut has_given_up = false;
+                self.try_once(&lock, &mut has_given_up).await;
                 // The same owner again: late copies of its earlier requests may arrive after its later ones (R1).
                 while self.world.chance(0.3) {
-                    self.try_once(&lock).await;
+                    self.try_once(&lock, &mut has_given_up).await;
                 }
             })
             .await;
@@ -73,8 +74,9 @@ impl Actor {
         self.world.note(what, self.number, || format!("actor {} {}", self.number, more()));
     }
 
-    /// One call for the lock, of a random kind, and the section that follows if it gets the lock.
-    async fn try_once(&self, lock: &FairLock) {
+    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `has_given_up`: this owner has
+    /// made a call that got nothing, whose place may still be there.
+    async fn try_once(&self, lock: &FairLock, has_given_up: &mut bool) {
         let calm = self.world.state().calm;
         let kind = self.world.below(100);
         // At least a round trip of the calm phase.
@@ -83,7 +85,7 @@ impl Actor {
             0..3 if calm => return,
             0..3 => return self.force(lock).await,
             3..6 => return self.with(lock).await,
-            6..9 if self.names > 1 => return self.all(limit).await,
+            6..9 if self.names > 1 => return self.all(limit, has_given_up).await,
             _ => {}
         }
         // In the calm phase longer than any section, since nothing renews it.
@@ -92,7 +94,7 @@ impl Actor {
         let fixed = self.long_lease().or((kind < 16).then_some(fixed));
         let lock = fixed.map_or_else(|| lock.clone(), |fixed| lock.with_lease(fixed));
         self.note("wants", || lock.name().to_owned());
-        let begun = self.world.elapsed();
+        let (begun, asked) = (self.world.elapsed(), self.world.server_ms());
         let waiting = Waiting::begin(self);
         let asking = async {
             match kind % 5 {
@@ -121,9 +123,23 @@ impl Actor {
                 Section { actor: self, lock: &lock, guards, dropped: false, begun, safe, fixed, asks_for }.run().await;
             }
             // Its time was over when it was polled again.
-            Err(LockError::Unreachable(_)) if rested => {}
-            Err(error) => self.check_error(&error, begun),
+            Err(LockError::Unreachable(_)) if rested => *has_given_up = true,
+            Err(error) => {
+                if !kind.is_multiple_of(5) && !*has_given_up {
+                    self.check_timeout(&error, &[&lock], asked);
+                }
+                *has_given_up = true;
+                self.check_error(&error, begun);
+            }
         }
+    }
+
+    /// A call since then (common time, ms) that was not cut short: if others are to have had one of its names, they had.
+    fn check_timeout(&self, error: &LockError, locks: &[&FairLock], since: i64) {
+        let owner = owner::current().filter(|_| matches!(error, LockError::Timeout));
+        let Some(owner) = owner.map(|owner| owner_id(&self.client, owner)) else { return };
+        let (keys, now): (Vec<_>, _) = (locks.iter().map(|lock| key(lock)).collect(), self.world.server_ms());
+        self.world.state().checker.check_timeout(&keys, &owner, since, now);
     }
 
     /// What is surely left of `max_hold` when an actor looks at its guard: the hold may have begun up to a lease before.
@@ -211,7 +227,7 @@ impl Actor {
     }
 
     /// Several names at once, given in any order. Calls that waited for each other would be found in the calm phase.
-    async fn all(&self, limit: Duration) {
+    async fn all(&self, limit: Duration, has_given_up: &mut bool) {
         let mut names: Vec<_> = (0..self.names).filter(|_| self.world.chance(0.8)).collect();
         if self.world.chance(0.5) {
             names.reverse();
@@ -220,7 +236,7 @@ impl Actor {
         let all = self.client.lock_all(locks.iter().map(FairLock::name));
         self.note("wants all", || format!("of {names:?}"));
         self.world.fault("sets");
-        let begun = self.world.elapsed();
+        let (begun, asked) = (self.world.elapsed(), self.world.server_ms());
         let kind = self.world.below(5);
         let outcome = {
             let _waiting = (Waiting::begin(self), Gathering::begin(self));
@@ -237,8 +253,14 @@ impl Actor {
         let (outcome, rested) = outcome;
         let guard = match outcome {
             Ok(guard) => guard,
-            Err(LockError::Unreachable(_)) if rested => return,
-            Err(error) => return self.check_error(&error, begun),
+            Err(LockError::Unreachable(_)) if rested => return *has_given_up = true,
+            Err(error) => {
+                if kind > 0 && !*has_given_up {
+                    self.check_timeout(&error, &locks.iter().collect::<Vec<_>>(), asked);
+                }
+                *has_given_up = true;
+                return self.check_error(&error, begun);
+            }
         };
         // A try does not look again at what it got first.
         if kind != 2 && !guard.is_valid() {

@@ -28,6 +28,8 @@ const ROUNDED: i64 = 8;
 const TRIED_AGAIN: i64 = 3000;
 /// An answer that is older than this may be off by the drift of the clocks.
 const LEARNT_WITHIN: i64 = 10_000;
+/// Longer than any call with a limit takes, in ms.
+const REMEMBERED: i64 = 60_000;
 /// How long an overloaded client may be busy with a failover, in ms.
 const STALLED: i64 = 5000;
 /// Without faults a request is answered by then.
@@ -268,6 +270,8 @@ pub struct Checker {
     pub grants: u64,
     pub handed_over: u64,
     pub expiries: u64,
+    /// When an owner last had a name or a place there, by key and owner (common time, ms). Of the last seconds.
+    seen: BTreeMap<(String, String), i64>,
     /// How often an actor got the lock.
     pub sections: u64,
     /// Holds that a failover brought back after their owners had given them back.
@@ -382,9 +386,37 @@ impl Checker {
         ran.at / 1000 - self.ahead
     }
 
+    /// Before any change: who has this name or a place there.
+    fn see(&mut self, key: &str, now: i64) {
+        let Some(lock) = self.locks.get(key) else { return };
+        let holder = lock.holder.iter().map(|holder| (holder.owner.clone(), holder.until.min(now)));
+        let waiting = self.waiting(key).map(|owner| (owner.to_owned(), now));
+        let seen: Vec<_> = holder.chain(waiting).collect();
+        self.seen.retain(|_, at| now < *at + REMEMBERED);
+        self.seen.extend(seen.into_iter().map(|(owner, at)| ((key.to_owned(), owner), at)));
+    }
+
+    fn see_all(&mut self, now: i64) {
+        let keys: Vec<_> = self.locks.keys().cloned().collect();
+        keys.iter().for_each(|key| self.see(key, now));
+    }
+
+    /// A call of this owner has answered that others had one of these names, or that the server grants nothing. It began then
+    /// (common time, ms).
+    pub fn check_timeout(&mut self, keys: &[String], owner: &str, begun: i64, now: i64) {
+        let is_frozen = begun <= self.frozen_until.max(self.must_freeze_until) || self.awaits_boot;
+        keys.iter().for_each(|key| self.see(key, now));
+        let others =
+            self.seen.iter().filter(|((key, other), at)| keys.contains(key) && other != owner && **at >= begun);
+        if others.count() == 0 && !is_frozen {
+            self.violated("errors", format!("{owner} was told that others had {keys:?}, and none had since {begun}"));
+        }
+    }
+
     /// The server lost all its data.
-    pub fn flushed(&mut self, strict: bool, node: usize) {
+    pub fn flushed(&mut self, strict: bool, node: usize, at: i64) {
         let now = self.now;
+        self.see_all(at);
         let lost = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.frozen_until = 0;
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
@@ -411,6 +443,7 @@ impl Checker {
     /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was released
     /// since is there again. All else is checked as before.
     pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
+        self.see_all(at);
         self.frozen_until = 0;
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
@@ -714,9 +747,10 @@ impl Checker {
     }
 
     /// An administrator deleted one key.
-    pub fn deleted(&mut self, key: &str) {
+    pub fn deleted(&mut self, key: &str, at: i64) {
         let (name, part) = key.rsplit_once('}').unwrap_or_default();
         let name = format!("{name}}}");
+        self.see(&name, at);
         let lock = self.lock(&name);
         match part {
             "" => {
@@ -749,6 +783,7 @@ impl Checker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: &Keys, meddled: bool, node: usize, ahead: i64) {
         let name = &ran.keys[0];
         (self.node, self.ahead) = (node, ahead);
+        self.see(name, self.now(ran));
         // The clients' deadlines are those of the node that has the slot, and a renewal need not run there.
         let has_queue = ran.script != "renew" || node == self.node_of(name);
         if has_queue {

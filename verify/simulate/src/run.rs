@@ -365,7 +365,8 @@ impl Run {
         for node in &self.nodes {
             let _ = command(node, &["DEL", &key]);
         }
-        self.world.state().checker.deleted(&key);
+        let at = self.world.server_ms();
+        self.world.state().checker.deleted(&key, at);
     }
 
     fn kill(&mut self, victim: usize) {
@@ -529,10 +530,11 @@ impl Run {
 
     fn lose_data(&self, node: usize) {
         self.nodes[node].flush();
+        let at = self.world.server_ms();
         let mut state = self.world.state();
         let strict = state.strict;
         state.flushes += 1;
-        state.checker.flushed(strict, node);
+        state.checker.flushed(strict, node, at);
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).

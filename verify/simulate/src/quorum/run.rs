@@ -321,7 +321,8 @@ impl Run {
         self.world.fault("keys_deleted");
         self.world.note("deletes", node, || format!("{key} at node {node}"));
         let _ = command(&self.servers[node], &["DEL", &key]);
-        self.trial.state().checker.node(node).deleted(&key);
+        let at = self.world.server_ms();
+        self.trial.state().checker.node(node).deleted(&key, at);
     }
 
     /// For a while no lock can be granted.
@@ -546,7 +547,8 @@ async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: D
 fn empty(trial: &Trial, server: &EmbeddedServer, node: usize) {
     server.flush();
     trial.disturb(node);
-    trial.state().checker.node(node).flushed(true, 0);
+    let at = trial.world.server_ms();
+    trial.state().checker.node(node).flushed(true, 0, at);
 }
 
 /// Q8: a server that was started grants nothing until the freeze is over.

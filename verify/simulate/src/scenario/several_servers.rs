@@ -167,13 +167,15 @@ impl Stage {
         step(&self.world, format!("server {node} loses the lock"));
         let key = key_of(NAME);
         let _ = simulation::command(&self.servers[node], &["DEL", &key]);
-        self.trial.state().checker.node(node).deleted(&key);
+        let at = self.world.server_ms();
+        self.trial.state().checker.node(node).deleted(&key, at);
     }
 
     fn loses_all_data(&self, node: usize) {
         step(&self.world, format!("server {node} loses its data"));
         self.servers[node].flush();
-        self.trial.state().checker.node(node).flushed(false, 0);
+        let at = self.world.server_ms();
+        self.trial.state().checker.node(node).flushed(false, 0, at);
     }
 
     async fn ends(self, clients: impl IntoIterator<Item = LockClient>) {

@@ -209,7 +209,8 @@ impl Stage {
     pub fn loses_all_data(&self) {
         step(&self.world, "FLUSHALL: the server has no data any more, and its connections stay");
         self.nodes[0].flush();
-        self.world.state().checker.flushed(false, 0);
+        let at = self.world.server_ms();
+        self.world.state().checker.flushed(false, 0, at);
     }
 
     /// FLUSHALL is served right behind the next lock that is taken: before its caller has the answer.
@@ -219,7 +220,8 @@ impl Stage {
         tokio::spawn(async move {
             world.taken.notified().await;
             server.flush();
-            world.state().checker.flushed(false, 0);
+            let at = world.server_ms();
+            world.state().checker.flushed(false, 0, at);
         });
     }
 
@@ -232,7 +234,8 @@ impl Stage {
         step(&self.world, "the server is started anew, without its data");
         self.server.shut_down();
         self.server.flush();
-        self.world.state().checker.flushed(false, 0);
+        let at = self.world.server_ms();
+        self.world.state().checker.flushed(false, 0, at);
         self.server.start_up();
         sleep(ms(1)).await;
     }

@@ -343,9 +343,10 @@ impl Run {
         self.trial.checker().lost_data(node, &now);
         self.nodes[node].flush();
         {
+            let at = self.world.server_ms();
             let mut state = self.world.state();
             state.flushes += 1;
-            state.checker.flushed(now.strict, node);
+            state.checker.flushed(now.strict, node, at);
         }
         self.trial.resync();
     }
