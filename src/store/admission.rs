@@ -392,6 +392,8 @@ impl InFlight {
     /// Reads the server's answer: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {
+            // A question does not wait at the gate, and one that only reads is served while all else is refused.
+            _ if self.priority == Priority::Question => {}
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
             Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
                 self.shared.refused(refusal);

@@ -257,6 +257,7 @@ impl Target {
         use super::tls::{HandshakeFault, explain};
         match explain(host, &error) {
             HandshakeFault::Certificate(reason) => ConnectError::Certificate { address: self.address(), reason },
+            HandshakeFault::NothingInCommon(said) => self.obstacle(Obstacle::NothingInCommon(said)),
             HandshakeFault::NotTls => {
                 ConnectError::WrongProtocol { address: self.address(), found: PeerProtocol::NotTls }
             }

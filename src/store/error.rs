@@ -531,6 +531,12 @@ pub enum Obstacle {
     #[cfg(feature = "tls")]
     #[error("it accepted the connection, but did not answer the TLS handshake within {0:?}: does it use TLS there?")]
     NoHandshake(Duration),
+    #[cfg(feature = "tls")]
+    #[error(
+        "it refused the TLS handshake ({0}): it has no version of TLS or no cipher in common with this client, or it \
+         wants a client certificate"
+    )]
+    NothingInCommon(String),
     #[error("it accepted the connection, but did not answer within {0:?}")]
     Silent(Duration),
     #[error(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription as Alert, CertificateError, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -73,6 +73,7 @@ fn roots(given: Option<&[u8]>) -> Result<RootCertStore, OptionsError> {
 /// Why there was no handshake.
 pub enum HandshakeFault {
     Certificate(String),
+    NothingInCommon(String),
     NotTls,
     Closed,
     Other,
@@ -81,8 +82,14 @@ pub enum HandshakeFault {
 pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
-        // The server's word on what it was shown, often on the client certificate.
-        Some(rustls::Error::AlertReceived(alert)) => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+        Some(rustls::Error::AlertReceived(alert)) => match alert {
+            // Of a missing client certificate TLS 1.2 has no word of its own.
+            Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
+                HandshakeFault::NothingInCommon(format!("{alert:?}"))
+            }
+            // On what it was shown, often on the client certificate.
+            _ => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+        },
         // A server without TLS answers the first message with text, which is no TLS record.
         Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
         // Others close without an answer, so this alone does not show the cause.
@@ -100,6 +107,13 @@ fn certificate_words(host: &str, reason: &CertificateError) -> String {
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("it is not for the host name {host}: connect by a name that it lists ({reason})")
+        }
+        // Without the time of now: a text that changes would be logged as a new cause at each try.
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "it has expired: give the server a new one, and see the clock of this machine".into()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "it is not valid yet: see the clock of this machine".into()
         }
         reason => reason.to_string(),
     }

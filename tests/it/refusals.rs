@@ -326,6 +326,36 @@ async fn status_is_answered_by_a_server_that_refuses_writes() {
     .await;
 }
 
+/// Each answer let all that waited ask at once, and was logged as the end of the refusal. Found by an attack.
+#[tokio::test]
+async fn what_is_read_meanwhile_does_not_end_a_refusal() {
+    limit(async {
+        let server = Server::start().await;
+        let logged = Collect::default();
+        let _collecting = logged.clone().here();
+        let client = Timing::default().connect(&server.url()).await;
+        configure(&server, "min-replicas-to-write", "1").await;
+        let asking: Vec<_> = (0..20).map(|name| client.lock(format!("x{name}"))).collect();
+        let asking: Vec<_> =
+            asking.into_iter().map(|lock| tokio::spawn(async move { lock.lock().await.map(drop) })).collect();
+        eventually("it refuses", async || logged.saw("WARN", "the server refuses requests")).await;
+        for _ in 0..20 {
+            client.lock("x0").status().await.unwrap();
+            assert!(!client.lock("x0").is_locked().await.unwrap());
+            client.semaphore("y", 2).status().await.unwrap();
+        }
+        assert_eq!(logged.of("WARN", "the server refuses requests").len(), 1);
+        assert!(!logged.saw("INFO", "the server accepts requests again"));
+        configure(&server, "min-replicas-to-write", "0").await;
+        for asking in asking {
+            asking.await.unwrap().unwrap();
+        }
+        assert_eq!(logged.of("INFO", "the server accepts requests again").len(), 1);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// The gate wakes all that wait at it. Who sits out a long pause of its own meanwhile comes up to 2 s later.
 #[tokio::test(start_paused = true)]
 async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_again() {

@@ -21,6 +21,14 @@ impl Identity {
         let made = rcgen::generate_simple_self_signed([host.to_owned()]).unwrap();
         Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }
+
+    /// Valid in these years.
+    fn between(from: i32, to: i32) -> Self {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+        let key = rcgen::KeyPair::generate().unwrap();
+        Self { certificate: params.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+    }
 }
 
 struct TlsServer {
@@ -96,6 +104,42 @@ async fn a_certificate_for_another_name_is_told() {
         let error = Timing::default().builder().connect_with(options).await.unwrap_err();
         assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
         assert!(error.to_string().contains("not for the host name 127.0.0.1"), "{error}");
+    })
+    .await;
+}
+
+/// The text had the second in which it was tried, so that each try was logged as a new cause. Found by an attack.
+#[tokio::test]
+async fn a_certificate_that_has_expired_or_is_not_valid_yet_is_told_in_the_same_words_each_time() {
+    limit(async {
+        for (years, words) in [((2020, 2021), "it has expired"), ((2090, 2091), "it is not valid yet")] {
+            let identity = Identity::between(years.0, years.1);
+            let server = TlsServer::start(&identity, None).await;
+            let options = server.at().root_certificate(identity.certificate.as_str());
+            let error = Timing::default().builder().connect_with(options).await.unwrap_err();
+            assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(words) && !text.contains("verification time"), "{text}");
+        }
+    })
+    .await;
+}
+
+/// It was said that a certificate is not accepted. Found by an attack.
+#[tokio::test]
+async fn a_server_without_a_version_or_a_cipher_in_common_is_told() {
+    limit(async {
+        // A fatal alert: protocol_version, and handshake_failure.
+        for alert in [b"\x15\x03\x03\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x28"] {
+            let port = crate::connecting::answering(alert).await;
+            let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{port}/")).await.unwrap_err();
+            assert!(matches!(error, ConnectError::Unreachable { .. }), "{error:?}");
+            assert!(error.to_string().contains("no cipher in common"), "{error}");
+        }
+        // bad_certificate
+        let port = crate::connecting::answering(b"\x15\x03\x03\x00\x02\x02\x2a").await;
+        let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{port}/")).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
     })
     .await;
 }
