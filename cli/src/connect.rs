@@ -61,7 +61,9 @@ pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
 }
 
 pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {
-    args.urls.iter().filter(|url| !url.is_empty()).map(|url| server(args, url)).collect()
+    let servers = args.urls.iter().filter(|url| !url.is_empty()).map(|url| server(args, url));
+    let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+    if servers.is_empty() { Err(Failure::usage("--url, or FAIRLOCK_URL, is empty")) } else { Ok(servers) }
 }
 
 fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {

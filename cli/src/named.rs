@@ -165,7 +165,7 @@ impl AnyStatus {
 pub fn permits(status: &SemaphoreStatus) -> String {
     let named: Vec<_> = status.named_permits.iter().map(u32::to_string).collect();
     match (status.set_permits, named.is_empty()) {
-        (Some(0), _) => format!("paused, {} permits in use", status.used),
+        (Some(0), _) => format!("paused, permits in use: {}", status.used),
         (Some(set), _) => format!("{} of {set} permits, as set for all clients", status.used),
         (None, false) => format!("{} of {} permits", status.used, named.join(" or ")),
         (None, true) => "0 permits".to_owned(),

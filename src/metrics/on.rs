@@ -43,7 +43,7 @@ const DESCRIPTIONS: [(Metric, &str, &str); 17] = [
     (Metric::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
     (Metric::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
     (Metric::Histogram, "fairlock_round_trip_seconds", "From a request to its answer"),
-    (Metric::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones too"),
+    (Metric::Counter, "fairlock_acquired_total", "Calls that got the lock, nested ones and attaches too"),
     (Metric::Counter, "fairlock_handed_over_total", "Those of them that got it out of the queue"),
     (Metric::Counter, "fairlock_busy_total", "Calls of try_lock that found it taken"),
     (Metric::Counter, "fairlock_timed_out_total", "Calls of lock_timeout that others kept from it for all their time"),
