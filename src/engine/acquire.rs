@@ -239,7 +239,9 @@ async fn reenter(
                 continue;
             }
         };
-        entry.last_error.answered();
+        if !matches!(answer.body, Acquired::Late) {
+            entry.last_error.answered();
+        }
         match answer.body {
             Acquired::Held { holds, lease_left, .. } => {
                 if let Some(question) = question {
@@ -410,7 +412,14 @@ impl<'a> Attempt<'a> {
     /// What the answer means for this attempt.
     async fn read(&mut self, answer: Answer<Acquired>) -> Tried {
         let AcquireRequest { engine, entry, share, .. } = self.request;
-        entry.last_error.answered();
+        // Its future has rested: a poll found the grant first, and it was given back.
+        if self.waiter.is_passed_over() {
+            return Tried::Over(Ok(Asked::Over));
+        }
+        // Late or over, it did not look at who has the lock.
+        if !matches!(answer.body, Acquired::Late | Acquired::Over) {
+            entry.last_error.answered();
+        }
         Tried::Over(match answer.body {
             Acquired::Held { token, lease_left, limit_before, .. } => {
                 self.request.note_limit(limit_before);
@@ -443,7 +452,9 @@ impl<'a> Attempt<'a> {
         let (from, to) = (&*detached.owner, &*entry.owner_id);
         let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
         let answer = give.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
-        entry.last_error.answered();
+        if !matches!(answer.body, Gave::Late) {
+            entry.last_error.answered();
+        }
         Ok(match answer.body {
             Gave::Given { lease_left, weight } => {
                 self.share.weight = weight.max(self.share.weight);
@@ -538,9 +549,10 @@ impl<'a> Attempt<'a> {
                 self.must_leave = true;
                 return None;
             }
+            // Else it has lost the grant, which says nothing of others.
             Ok(answer) => {
-                self.request.entry.last_error.answered();
                 if let Renewed::Renewed { lease_left } = answer.body {
+                    self.request.entry.last_error.answered();
                     return self.hold_told(token, answer.sent, lease_left);
                 }
             }

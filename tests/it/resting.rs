@@ -1115,6 +1115,45 @@ async fn a_call_behind_a_release_of_its_own_that_has_no_answer_does_not_say_that
     .await;
 }
 
+/// The same if its future rests with the grant, so that a poll finds it first, and its time ends before it has asked again. Seed
+/// 1000001795930000093.
+#[tokio::test]
+async fn a_call_that_has_rested_with_its_grant_does_not_say_that_others_have_the_lock() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let lock = embedded.open(LockClient::builder()).await.lock("x");
+        assert!(!lock.is_locked().await.unwrap());
+        let mut call = std::pin::pin!(lock.lock_timeout(SECOND));
+        assert!((&mut call).now_or_never().is_none());
+        sleep(SECOND - 5 * MILLI).await;
+        let error = call.await.unwrap_err();
+        assert!(!error.is_busy() && error.to_string().contains("was not polled"), "{error}");
+    })
+    .await;
+}
+
+/// The same if its request came too late to be served: this client does not know the server's clock yet. Seeds 1795940000106 and
+/// 1795940000228.
+#[tokio::test]
+async fn a_call_whose_request_was_late_does_not_say_that_others_have_the_lock() {
+    in_virtual_time(async |embedded| {
+        embedded.network.delay(MILLI);
+        let mut late = 0;
+        for limit in 3..60 {
+            let lock = embedded.open(LockClient::builder()).await.lock("x");
+            match lock.lock_timeout(limit * MILLI).await {
+                Ok(guard) => drop(guard.unlock().await),
+                Err(error) => {
+                    assert!(!error.is_busy() && error.to_string().contains("no answer yet"), "{limit} ms: {error}");
+                    late += 1;
+                }
+            }
+        }
+        assert!(late > 0);
+    })
+    .await;
+}
+
 /// Those that wait for a turn which a resting call of their own owner has.
 async fn name_their_own(client: &LockClient) {
     let (lock, owner) = (client.lock("x"), Owner::new());

@@ -270,7 +270,9 @@ pub struct Checker {
     pub grants: u64,
     pub handed_over: u64,
     pub expiries: u64,
-    /// When an owner last had a name or a place there, by key and owner (common time, ms). Of the last seconds.
+    /// The owners that the keys of each name had after the last script, and until when (common time, ms).
+    there: BTreeMap<String, Vec<(String, i64)>>,
+    /// When an owner last had a name or a place there, by key and owner (common time, ms). Of the last minute.
     seen: BTreeMap<(String, String), i64>,
     /// How often an actor got the lock.
     pub sections: u64,
@@ -388,17 +390,16 @@ impl Checker {
 
     /// Before any change: who has this name or a place there.
     fn see(&mut self, key: &str, now: i64) {
-        let Some(lock) = self.locks.get(key) else { return };
-        let holder = lock.holder.iter().map(|holder| (holder.owner.clone(), holder.until.min(now)));
-        let waiting = self.waiting(key).map(|owner| (owner.to_owned(), now));
-        let seen: Vec<_> = holder.chain(waiting).collect();
+        let there = self.there.get(key).into_iter().flatten();
         self.seen.retain(|_, at| now < *at + REMEMBERED);
-        self.seen.extend(seen.into_iter().map(|(owner, at)| ((key.to_owned(), owner), at)));
+        self.seen.extend(there.map(|(owner, until)| ((key.to_owned(), owner.clone()), now.min(*until))));
     }
 
+    /// The keys of all names are lost, or others than before.
     fn see_all(&mut self, now: i64) {
-        let keys: Vec<_> = self.locks.keys().cloned().collect();
+        let keys: Vec<_> = self.there.keys().cloned().collect();
         keys.iter().for_each(|key| self.see(key, now));
+        self.there.clear();
     }
 
     /// A call of this owner has answered that others had one of these names, or that the server grants nothing. It began then
@@ -802,6 +803,13 @@ impl Checker {
         self.compare_holder(name, ran, keys, meddled || ran.reply.is_err());
         if has_queue {
             self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
+            let until = if keys.lease < 0 { i64::MAX } else { self.now(ran) + keys.lease };
+            // What a script was refused half-way may leave a grant without an owner.
+            let nobody = (keys.token > 0 && keys.owners.is_empty()).then(String::new);
+            let holders = keys.owners.iter().cloned().chain(nobody).map(|owner| (owner, until));
+            let waiting = keys.places.iter().filter_map(|place| place.ticket.rsplit_once(':'));
+            let there = holders.chain(waiting.map(|(owner, _)| (owner.to_owned(), i64::MAX))).collect();
+            self.there.insert(name.clone(), there);
         }
         self.check_passed_on(name, ran, keys);
     }

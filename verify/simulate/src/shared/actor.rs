@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock::simulation::owner_id;
 use fairlock::{FairRwLock, FairSemaphore, Held, LockClient, LockError, Permit, ReadGuard, WriteGuard, owner};
 use tokio::time::timeout;
 
@@ -51,9 +52,10 @@ impl Actor {
                 let name = RW_LOCKS[self.world().below(RW_LOCKS.len() as u64) as usize];
                 let lock = self.client.rw_lock(name);
                 owner::scope(async {
-                    self.reads_or_writes(&lock).await;
+                    let mut has_given_up = false;
+                    self.reads_or_writes(&lock, &mut has_given_up).await;
                     while self.world().chance(0.3) {
-                        self.reads_or_writes(&lock).await;
+                        self.reads_or_writes(&lock, &mut has_given_up).await;
                     }
                 })
                 .await;
@@ -186,8 +188,11 @@ impl Actor {
         self.note("revokes", || format!("{}: {answer:?}", holder.token));
     }
 
-    async fn reads_or_writes(&self, lock: &FairRwLock) {
+    /// `has_given_up`: this owner has made a call that got nothing, whose place may still be there.
+    async fn reads_or_writes(&self, lock: &FairRwLock, has_given_up: &mut bool) {
         let how = self.how();
+        let is_judged = !*has_given_up && matches!(how, How::Limited(_) | How::Tries);
+        let begun = self.world().server_ms();
         let writes = self.world().chance(0.35);
         self.note("wants", || format!("{} of {}", if writes { "a write" } else { "a read" }, lock.name()));
         let waits = self.waits();
@@ -201,6 +206,10 @@ impl Actor {
                 }
             };
             drop(waits);
+            *has_given_up |= !matches!(outcome, Ok(Some(_)));
+            if is_judged && matches!(outcome, Ok(None) | Err(LockError::Timeout)) {
+                self.check_busy(lock, begun);
+            }
             match outcome {
                 Ok(Some(guard)) => self.has_written(lock, guard).await,
                 Ok(None) => {}
@@ -215,6 +224,10 @@ impl Actor {
             How::Cancelled(limit) => timeout(limit, lock.read()).await.unwrap_or(Err(LockError::Timeout)).map(Some),
         };
         drop(waits);
+        *has_given_up |= !matches!(outcome, Ok(Some(_)));
+        if is_judged && matches!(outcome, Ok(None) | Err(LockError::Timeout)) {
+            self.check_busy(lock, begun);
+        }
         match outcome {
             Ok(Some(guard)) => {
                 let token = guard.token();
@@ -224,6 +237,13 @@ impl Actor {
             Ok(None) => {}
             Err(error) => self.check_error(&error),
         }
+    }
+
+    /// A call of this scope was told that others have the lock.
+    fn check_busy(&self, lock: &FairRwLock, begun: i64) {
+        let Some(owner) = owner::current().map(|owner| owner_id(&self.client, owner)) else { return };
+        self.trial.checker().check_busy(&key_of(lock.name()), &owner, begun, self.world().server_ms());
+        self.trial.report();
     }
 
     async fn has_written(&self, lock: &FairRwLock, guard: WriteGuard) {

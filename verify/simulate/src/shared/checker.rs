@@ -11,6 +11,8 @@ use super::keys::{Keys, Place, Record};
 use crate::keys::{client_of, is_of_a_handle};
 
 const HOLDERS_AT_MOST: usize = 1024;
+/// Longer than any call with a limit takes, in ms.
+const REMEMBERED: i64 = 60_000;
 /// Without faults a hold without a guard is gone by then: a message on its way, a poll, and a leave.
 const GHOSTS_LIVE: Duration = Duration::from_millis(1500);
 /// P7: without faults a waiter that fits is served by then: 100 ms, and a poll on its way.
@@ -104,6 +106,10 @@ pub struct SharedChecker {
     behind: BTreeSet<(usize, String)>,
     homes: BTreeMap<String, usize>,
     must_freeze_until: i64,
+    /// The last end of a freeze that the server had.
+    frozen_until: i64,
+    /// When an owner last had a part of a name or a place there, by name and owner (server ms). Of the last minute.
+    seen: BTreeMap<(String, String), i64>,
     pub grants: u64,
     pub handed_over: u64,
     pub served_together: u64,
@@ -177,8 +183,28 @@ impl SharedChecker {
         self.must_freeze_until = until;
     }
 
+    /// Who has a part of this name now, or a place there.
+    fn see(&mut self, name: &str, server_ms: i64) {
+        let Some(it) = self.names.get(name) else { return };
+        let holders = it.keys.records.iter().map(|(owner, record)| (owner, record.ends.min(server_ms)));
+        let seen = holders.chain(it.keys.places.iter().map(|place| (&place.owner, server_ms)));
+        self.seen.retain(|_, at| server_ms < *at + REMEMBERED);
+        self.seen.extend(seen.map(|(owner, at)| ((name.to_owned(), owner.clone()), at)));
+    }
+
+    /// A call of this owner, begun then (server ms), was told that others have the name.
+    pub fn check_busy(&mut self, name: &str, owner: &str, begun: i64, server_ms: i64) {
+        self.see(name, server_ms);
+        let is_other = |(at, other): &(String, String)| at == name && other != owner;
+        let others = self.seen.iter().any(|(seen, at)| is_other(seen) && *at >= begun);
+        if !others && begun > self.must_freeze_until.max(self.frozen_until) {
+            self.violated("errors", format!("{owner} was told that others had {name}, and none had since {begun}"));
+        }
+    }
+
     /// The keys were changed by something else than a script.
-    pub fn resync(&mut self, name: &str, keys: Keys) {
+    pub fn resync(&mut self, name: &str, keys: Keys, server_ms: i64) {
+        self.see(name, server_ms);
         self.left.retain(|(of, _), _| of != name);
         let it = self.names.entry(name.to_owned()).or_default();
         for (owner, record) in &it.keys.records {
@@ -279,6 +305,8 @@ impl SharedChecker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
         self.knows(&now);
+        self.see(&name, now.server_ms);
+        self.frozen_until = self.frozen_until.max(keys.frozen_until);
         let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);
         let server_ms = ran.at / 1000;
         let is_clean = !meddled && ran.reply.is_ok();

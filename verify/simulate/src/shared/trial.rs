@@ -115,7 +115,7 @@ impl Trial {
     pub fn resync(&self) {
         for name in shared_keys() {
             let keys = self.keys_of(&name);
-            self.checker().resync(&name, keys);
+            self.checker().resync(&name, keys, self.world.server_ms());
         }
     }
 
