@@ -105,7 +105,7 @@ pub struct Args {
     pub timeout: Duration,
     /// The longest lease of all clients, if they are connected with strict_restart. With several servers it is on, and this
     /// defaults to the lease.
-    #[arg(long, global = true, value_parser = duration, env = "FAIRLOCK_STRICT_RESTART", value_name = "DURATION")]
+    #[arg(long, global = true, value_parser = lease, env = "FAIRLOCK_STRICT_RESTART", value_name = "DURATION")]
     pub strict_restart: Option<Duration>,
     /// The certificate authority for TLS, as PEM. Defaults to those of this machine.
     #[arg(long, global = true, env = "FAIRLOCK_CACERT", value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -203,8 +203,6 @@ impl Options {
 
     fn check_ranges(&self) -> Result<(), OptionsError> {
         let times = [
-            // Before the lease, which follows it in the command. Without one, the lease stands in, here and below.
-            ("strict_restart", self.strict_restart.unwrap_or(self.lease)),
             ("lease", self.lease),
             ("operation_timeout", self.operation_timeout),
             // Before the options that depend on it.
@@ -212,7 +210,10 @@ impl Options {
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
             ("token_ttl", self.token_ttl),
+            // No max_hold is no time that could be wrong: the lease stands in, which is in the list
+            // already.
             ("max_hold", self.max_hold.unwrap_or(self.lease)),
+            ("strict_restart", self.strict_restart.unwrap_or(self.lease)),
             ("server_timeout", self.server_timeout()),
             // Unlike the others it may be zero.
             ("clock_difference", self.clock_difference.max(Duration::from_millis(1))),

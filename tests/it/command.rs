@@ -106,7 +106,7 @@ async fn wrong_usage_is_told_in_one_line() {
         (&["watch", "-i", "0s"], "at least 10ms"),
         (&["lock", "--lease", "1ms", "n", "--", "true"], "a lease is at least 10ms"),
         (&["force-unlock", NAME, "--strict-restart", "x"], "--strict-restart"),
-        (&["status", NAME, "--strict-restart", "0s"], "strict_restart"),
+        (&["status", NAME, "--strict-restart", "0s"], "a lease is at least 10ms"),
         (&["status", NAME, "--url", ""], "--url, or FAIRLOCK_URL, is empty"),
     ] {
         let ended = Tool::new("redis://127.0.0.1:1/", arguments).run().await;
