@@ -392,15 +392,17 @@ impl InFlight {
     /// Reads the server's answer: opens or closes the gate.
     pub fn answered(&self, refusal: Option<&Refusal>) {
         match refusal {
-            // A question does not wait at the gate, and one that only reads is served while all else is refused.
+            // A question does not wait at the gate.
             _ if self.priority == Priority::Question => {}
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
             Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
                 self.shared.refused(refusal);
             }
-            // A final refusal such as WRONGTYPE is about this request. It shows that the server
-            // serves.
-            _ => self.shared.served(),
+            // Such as NOPERM: the server looks at these before it looks at what it refuses to all.
+            Some(refusal) if !refusal.in_script => {}
+            // Of the probe alone: the answer to a request from before may be read behind the first refusal.
+            _ if self.probes => self.shared.served(),
+            _ => {}
         }
     }
 
@@ -435,5 +437,24 @@ impl Drop for InFlight {
             // Also when the probe had no answer or its caller gave up: the next request probes.
             self.shared.end_probe(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It opened the gate, and the log said that the server accepts requests again. Found by an attack.
+    #[tokio::test]
+    async fn an_answer_from_before_a_refusal_that_is_read_behind_it_does_not_open_the_gate() {
+        let (admission, second) = (Admission::new(9, 1), Duration::from_secs(1));
+        let before = admission.enter(Priority::Normal, second, None).await.unwrap();
+        let refused = admission.enter(Priority::Normal, second, None).await.unwrap();
+        refused.answered(Some(&Refusal::new("NOREPLICAS", "too few replicas")));
+        before.answered(None);
+        assert!(admission.is_closed());
+        admission.open(now() + 9 * second).await.unwrap();
+        admission.enter(Priority::Normal, second, None).await.unwrap().answered(None);
+        assert!(!admission.is_closed());
     }
 }

@@ -88,13 +88,18 @@ impl Connection {
             match self.send_call(&self.command("EVALSHA", call.script.sha1(), call, request), call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {}
-                outcome => return read(outcome?),
+                outcome => return self.read(outcome?),
             }
         }
         let sent = Sending::begin(known, call.script);
         let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
         sent.was_taken();
-        read(value)
+        self.read(value)
+    }
+
+    /// What is no reply of a script belongs to another request, as do all behind it.
+    fn read(&self, value: Value) -> Result<ScriptReply, RequestError> {
+        read(value).inspect_err(|_| self.dead.cancel())
     }
 
     pub async fn send(&self, command: &redis::Cmd) -> Result<Value, RequestError> {

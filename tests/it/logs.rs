@@ -394,6 +394,27 @@ async fn what_a_server_cannot_tell_is_told_at_debug() {
     .await;
 }
 
+/// Its reply belongs to another request, as do all behind it: a proxy has lost one. It was taken for a sign of life, for up to
+/// 17 s. Found by an attack.
+#[tokio::test]
+async fn a_ping_or_a_script_that_is_answered_by_something_else_ends_the_connection() {
+    limit(async {
+        for (from, to) in [("+PONG", "+PING"), ("$9\r\ninspected", ",1.2345678901")] {
+            let said = Collect::default();
+            let _here = said.clone().here();
+            let server = Server::start().await;
+            let proxy = Proxy::start(&server).await;
+            let client = Timing::default().connect(&proxy.url()).await;
+            proxy.rewrite(from, to);
+            if from != "+PONG" {
+                assert!(client.lock("x").status().await.is_err());
+            }
+            eventually("it reconnects", async || said.saw("WARN", "lost the connection; reconnecting")).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn replies_that_are_not_ours_are_told_of() {
     limit(async {

@@ -356,6 +356,32 @@ async fn what_is_read_meanwhile_does_not_end_a_refusal() {
     .await;
 }
 
+/// The same of a request that was refused for a reason of its own. Found by an attack.
+#[tokio::test]
+async fn another_refusal_meanwhile_does_not_end_one() {
+    limit(async {
+        let (server, url) = server_with_worker().await;
+        let logged = Collect::default();
+        let _collecting = logged.clone().here();
+        let client = Timing::default().connect(&url).await;
+        worker_rule("resetkeys ~fairlock:{n:x}*").exec_async(&mut server.connection().await).await.unwrap();
+        configure(&server, "min-replicas-to-write", "1").await;
+        let lock = client.lock("x");
+        let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+        eventually("it refuses", async || logged.saw("WARN", "the server refuses requests")).await;
+        for _ in 0..3 {
+            assert!(client.lock("forbidden").try_lock().await.is_err());
+        }
+        assert_eq!(logged.of("WARN", "the server refuses requests").len(), 1);
+        assert!(!logged.saw("INFO", "the server accepts requests again"));
+        configure(&server, "min-replicas-to-write", "0").await;
+        waiting.await.unwrap().unwrap();
+        assert_eq!(logged.of("INFO", "the server accepts requests again").len(), 1);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// The gate wakes all that wait at it. Who sits out a long pause of its own meanwhile comes up to 2 s later.
 #[tokio::test(start_paused = true)]
 async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_again() {

@@ -660,6 +660,30 @@ async fn a_limit_that_differs_is_logged_once() {
     assert_eq!(logged.of("WARN", "clients name different numbers").len(), 1);
 }
 
+/// With three numbers each one was logged again and again. Found by an attack.
+#[tokio::test]
+async fn of_several_limits_that_differ_each_is_logged_once_by_each_client() {
+    let logged = Collect::default();
+    let _log = logged.clone().here();
+    in_virtual_time(async |server| {
+        let mut all = Vec::new();
+        for permits in [5, 6, 7] {
+            let client = server.connect(Timing::default()).await;
+            all.push(client.semaphore(NAME, permits));
+        }
+        for turn in 0..30 {
+            // In changing orders, each before the permit of the one before is released.
+            let (one, other) = (&all[turn % 3], &all[(turn + 1 + turn / 3 % 2) % 3]);
+            let permit = one.acquire().await.unwrap();
+            other.acquire().await.unwrap().release().await.unwrap();
+            permit.release().await.unwrap();
+        }
+    })
+    .await;
+    let lines = logged.of("WARN", "clients name different numbers of permits for this semaphore").len();
+    assert!((2..=6).contains(&lines), "{lines} lines");
+}
+
 /// A closed gate: no caller gets in until it is opened, over a restart with the data too. Lost data opens it.
 #[tokio::test]
 async fn a_paused_gate_after_a_restart_with_and_without_data() {

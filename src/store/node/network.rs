@@ -332,8 +332,10 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
         // Not through admission. When all slots are taken by requests without an answer, the ping
         // would wait for just these.
         match timeout(PING_LIMIT, connection.send(&redis::cmd("PING"))).await {
-            // A refusal is an answer too: a user may have no right to PING.
-            Ok(Ok(_) | Err(RequestError::Refused(_))) => node.wire.hear(),
+            // Another one belongs to another request: a proxy has lost a reply. A refusal is an answer too: a user may have
+            // no right to PING.
+            Ok(Ok(Value::SimpleString(said))) if said == "PONG" => node.wire.hear(),
+            Ok(Err(RequestError::Refused(_))) => node.wire.hear(),
             // On a busy machine this task may be late, and other requests have had answers from the server.
             Err(_) if node.wire.silent_for() < now().saturating_duration_since(asked) => {}
             _ => return,
