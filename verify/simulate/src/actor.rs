@@ -314,6 +314,7 @@ impl Actor {
             // Its lease may be over, or the detach had no answer.
             AttachError::Handle(HandleError::Lost) => true,
             AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
+            AttachError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
             AttachError::Unreachable(_) | AttachError::Handle(HandleError::Request(RequestError::Refused(_))) => {
                 rested || self.world.is_settling() || self.world.was_down_since(begun)
             }

@@ -402,14 +402,18 @@ impl Checker {
         self.there.clear();
     }
 
-    /// A call of this owner has answered that others had one of these names, or that the server grants nothing. It began then
-    /// (common time, ms).
-    pub fn check_timeout(&mut self, keys: &[String], owner: &str, begun: i64, now: i64) {
-        let is_frozen = begun <= self.frozen_until.max(self.must_freeze_until) || self.awaits_boot;
+    /// Whether others than this owner have had one of these names since then (common time, ms), or a place there, or the server
+    /// grants nothing.
+    pub fn had_others(&mut self, keys: &[String], owner: &str, since: i64, now: i64) -> bool {
         keys.iter().for_each(|key| self.see(key, now));
-        let others =
-            self.seen.iter().filter(|((key, other), at)| keys.contains(key) && other != owner && **at >= begun);
-        if others.count() == 0 && !is_frozen {
+        let is_other = |(key, other): &(String, String)| keys.contains(key) && other != owner;
+        let is_frozen = since <= self.frozen_until.max(self.must_freeze_until) || self.awaits_boot;
+        is_frozen || self.seen.iter().any(|(seen, at)| is_other(seen) && *at >= since)
+    }
+
+    /// A call of this owner that began then has answered that others had one of these names.
+    pub fn check_timeout(&mut self, keys: &[String], owner: &str, begun: i64, now: i64) {
+        if !self.had_others(keys, owner, begun, now) {
             self.violated("errors", format!("{owner} was told that others had {keys:?}, and none had since {begun}"));
         }
     }

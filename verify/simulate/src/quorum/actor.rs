@@ -93,7 +93,7 @@ impl Actor {
         let fixed = least - Duration::from_millis(self.world().below(if calm { 500 } else { 1000 }));
         let lock = if kind < 16 { lock.with_lease(fixed) } else { lock.clone() };
         self.note("wants", || lock.name().to_owned());
-        let begun = self.world().elapsed();
+        let (begun, asked) = (self.world().elapsed(), self.trial.clocks_ms());
         let calling = Calling::begin(self, is_first && kind % 5 > 2);
         let outcome = match kind % 5 {
             // Cancelled by its caller, at any of its awaits.
@@ -118,8 +118,21 @@ impl Actor {
                     2 if !is_first => Some(self.node_timeout),
                     _ => None,
                 };
+                if is_first && !kind.is_multiple_of(5) && matches!(error, LockError::Timeout) {
+                    self.check_timeout(&lock, &asked);
+                }
                 self.check_error(&error, begun, limit);
             }
+        }
+    }
+
+    /// A call of this scope since then (by the clock of each server, ms) has answered that others had the lock: at one of the
+    /// servers at least.
+    fn check_timeout(&self, lock: &FairLock, since: &[i64]) {
+        let Some(owner) = owner::current().map(|owner| owner_id(&self.id, owner)) else { return };
+        let (keys, now) = ([key(lock)], self.trial.clocks_ms());
+        if !self.trial.state().checker.had_others(&keys, &owner, since, &now) {
+            self.report("errors", format!("{owner} was told that others had {keys:?}, and none had since {since:?}"));
         }
     }
 

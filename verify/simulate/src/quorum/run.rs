@@ -321,7 +321,7 @@ impl Run {
         self.world.fault("keys_deleted");
         self.world.note("deletes", node, || format!("{key} at node {node}"));
         let _ = command(&self.servers[node], &["DEL", &key]);
-        let at = self.world.server_ms();
+        let at = self.trial.clocks_ms()[node];
         self.trial.state().checker.node(node).deleted(&key, at);
     }
 
@@ -547,7 +547,7 @@ async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: D
 fn empty(trial: &Trial, server: &EmbeddedServer, node: usize) {
     server.flush();
     trial.disturb(node);
-    let at = trial.world.server_ms();
+    let at = trial.clocks_ms()[node];
     trial.state().checker.node(node).flushed(true, 0, at);
 }
 

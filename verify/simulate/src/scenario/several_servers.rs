@@ -167,14 +167,14 @@ impl Stage {
         step(&self.world, format!("server {node} loses the lock"));
         let key = key_of(NAME);
         let _ = simulation::command(&self.servers[node], &["DEL", &key]);
-        let at = self.world.server_ms();
+        let at = self.trial.clocks_ms()[node];
         self.trial.state().checker.node(node).deleted(&key, at);
     }
 
     fn loses_all_data(&self, node: usize) {
         step(&self.world, format!("server {node} loses its data"));
         self.servers[node].flush();
-        let at = self.world.server_ms();
+        let at = self.trial.clocks_ms()[node];
         self.trial.state().checker.node(node).flushed(false, 0, at);
     }
 
