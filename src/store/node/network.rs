@@ -332,9 +332,9 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
         // Not through admission. When all slots are taken by requests without an answer, the ping
         // would wait for just these.
         match timeout(PING_LIMIT, connection.send(&redis::cmd("PING"))).await {
-            // Another one belongs to another request: a proxy has lost a reply. A refusal is an answer too: a user may have
-            // no right to PING.
+            // What else comes belongs to another request, as where a proxy has lost a reply.
             Ok(Ok(Value::SimpleString(said))) if said == "PONG" => node.wire.hear(),
+            // An answer too: a user may have no right to PING.
             Ok(Err(RequestError::Refused(_))) => node.wire.hear(),
             // On a busy machine this task may be late, and other requests have had answers from the server.
             Err(_) if node.wire.silent_for() < now().saturating_duration_since(asked) => {}
