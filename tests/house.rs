@@ -51,7 +51,8 @@ fn sources_of(dir: &str) -> BTreeMap<String, String> {
     files(dir, ".rs").iter().map(|path| (name(path), code(path))).collect()
 }
 
-/// The folders with the files of one crate each: `src`, and those of the command, the emulator and the packages in `benches` and `verify`.
+/// The folders with the files of one crate each: `src`, and those of the command, the emulator and the packages in `benches`
+/// and `verify`.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();

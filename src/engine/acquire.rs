@@ -412,11 +412,11 @@ impl<'a> Attempt<'a> {
     /// What the answer means for this attempt.
     async fn read(&mut self, answer: Answer<Acquired>) -> Tried {
         let AcquireRequest { engine, entry, share, .. } = self.request;
-        // Its future has rested: a poll found the grant first, and it was given back.
+        // Its future was not polled for a while. A poll found the grant, and the client gave it back.
         if self.waiter.is_passed_over() {
             return Tried::Over(Ok(Asked::Over));
         }
-        // Late or over, it did not look at who has the lock.
+        // A late request, or one that is over, does not look at who has the lock.
         if !matches!(answer.body, Acquired::Late | Acquired::Over) {
             entry.last_error.answered();
         }

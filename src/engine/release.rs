@@ -268,7 +268,7 @@ impl Release {
             terms: &hold.terms,
             is_handle: false,
         };
-        // One that goes on without the turn says nothing of the request that has it, which other calls wait for.
+        // Other calls wait for the request that has the turn. A release without the turn says nothing about that one.
         let last_error = (!self.without_turn).then_some(&entry.last_error);
         last_error.inspect(|last_error| last_error.request_sent());
         let runner = &hold.context().runner;

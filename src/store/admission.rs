@@ -400,7 +400,7 @@ impl InFlight {
             }
             // Such as NOPERM: the server looks at these before it looks at what it refuses to all.
             Some(refusal) if !refusal.in_script => {}
-            // Of the probe alone: the answer to a request from before may be read behind the first refusal.
+            // Only the probe's answer counts: an earlier request may have its answer read after the first refusal.
             _ if self.probes => self.shared.served(),
             _ => {}
         }

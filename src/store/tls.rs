@@ -83,11 +83,11 @@ pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
         Some(rustls::Error::AlertReceived(alert)) => match alert {
-            // Of a missing client certificate TLS 1.2 has no word of its own.
+            // TLS 1.2 has no alert of its own for a missing client certificate.
             Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
                 HandshakeFault::NothingInCommon(format!("{alert:?}"))
             }
-            // On what it was shown, often on the client certificate.
+            // About what it was shown, often the client certificate.
             _ => HandshakeFault::Certificate(format!("the server said {alert:?}")),
         },
         // A server without TLS answers the first message with text, which is no TLS record.

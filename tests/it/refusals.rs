@@ -335,9 +335,8 @@ async fn what_is_read_meanwhile_does_not_end_a_refusal() {
         let _collecting = logged.clone().here();
         let client = Timing::default().connect(&server.url()).await;
         configure(&server, "min-replicas-to-write", "1").await;
-        let asking: Vec<_> = (0..20).map(|name| client.lock(format!("x{name}"))).collect();
-        let asking: Vec<_> =
-            asking.into_iter().map(|lock| tokio::spawn(async move { lock.lock().await.map(drop) })).collect();
+        let ask = |lock: fairlock::FairLock| tokio::spawn(async move { lock.lock().await.map(drop) });
+        let asking: Vec<_> = (0..20).map(|name| ask(client.lock(format!("x{name}")))).collect();
         eventually("it refuses", async || logged.saw("WARN", "the server refuses requests")).await;
         for _ in 0..20 {
             client.lock("x0").status().await.unwrap();

@@ -1075,7 +1075,7 @@ async fn a_wait_that_is_granted_too_late_says_that_others_had_the_lock() {
     .await;
 }
 
-/// It was said to be held by others, and nobody else had asked for it. Seeds 1795900000000 and 1795910000172.
+/// It said that others had the lock, and nobody else had asked for it. Seeds 1795900000000 and 1795910000172.
 #[tokio::test]
 async fn a_call_that_is_granted_at_once_and_asks_whether_that_holds_does_not_say_that_others_have_the_lock() {
     in_virtual_time(async |embedded| {

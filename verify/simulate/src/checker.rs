@@ -12,6 +12,7 @@ use fairlock::simulation::Ran;
 use fairlock::{Held, UnlockError};
 
 use crate::keys::{Keys, client_of, grant_ttl_of, is_of_a_handle, ticket_of};
+use crate::sightings::{Sightings, untrue};
 
 /// The lease of a hold whose lease was refused: the next acquire or poll sets one.
 const WITHOUT_LEASE: i64 = i64::MAX / 2000;
@@ -28,8 +29,6 @@ const ROUNDED: i64 = 8;
 const TRIED_AGAIN: i64 = 3000;
 /// An answer that is older than this may be off by the drift of the clocks.
 const LEARNT_WITHIN: i64 = 10_000;
-/// Longer than any call with a limit takes, in ms.
-const REMEMBERED: i64 = 60_000;
 /// How long an overloaded client may be busy with a failover, in ms.
 const STALLED: i64 = 5000;
 /// Without faults a request is answered by then.
@@ -272,8 +271,8 @@ pub struct Checker {
     pub expiries: u64,
     /// The owners that the keys of each name had after the last script, and until when (common time, ms).
     there: BTreeMap<String, Vec<(String, i64)>>,
-    /// When an owner last had a name or a place there, by key and owner (common time, ms). Of the last minute.
-    seen: BTreeMap<(String, String), i64>,
+    /// In common time.
+    seen: Sightings,
     /// How often an actor got the lock.
     pub sections: u64,
     /// Holds that a failover brought back after their owners had given them back.
@@ -388,40 +387,53 @@ impl Checker {
         ran.at / 1000 - self.ahead
     }
 
-    /// Before any change: who has this name or a place there.
+    /// Who has this name, or a place there, until the change that comes now.
     fn see(&mut self, key: &str, now: i64) {
         let there = self.there.get(key).into_iter().flatten();
-        self.seen.retain(|_, at| now < *at + REMEMBERED);
-        self.seen.extend(there.map(|(owner, until)| ((key.to_owned(), owner.clone()), now.min(*until))));
+        self.seen.note(key, now, there.map(|(owner, until)| (owner, *until)));
     }
 
-    /// The keys of all names are lost, or others than before.
-    fn see_all(&mut self, now: i64) {
-        let keys: Vec<_> = self.there.keys().cloned().collect();
-        keys.iter().for_each(|key| self.see(key, now));
-        self.there.clear();
+    /// This key is lost, or another than before.
+    fn is_replaced(&mut self, key: &str, now: i64) {
+        self.see(key, now);
+        self.there.remove(key);
+    }
+
+    fn all_are_replaced(&mut self, node: usize, now: i64) {
+        let keys: Vec<_> = self.there.keys().filter(|key| self.node_of(key) == node).cloned().collect();
+        keys.iter().for_each(|key| self.is_replaced(key, now));
+    }
+
+    /// Who has this name, or a place there, after a script.
+    fn note_who_is_there(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
+        let until = if keys.lease < 0 { i64::MAX } else { self.now(ran) + keys.lease };
+        // A script that was refused half-way may leave a grant without an owner.
+        let nobody = (keys.token > 0 && keys.owners.is_empty()).then(String::new);
+        let holders = keys.owners.iter().cloned().chain(nobody).map(|owner| (owner, until));
+        let waiting = keys.places.iter().filter_map(|place| place.ticket.rsplit_once(':'));
+        let there = holders.chain(waiting.map(|(owner, _)| (owner.to_owned(), i64::MAX))).collect();
+        self.there.insert(key.to_owned(), there);
     }
 
     /// Whether others than this owner have had one of these names since then (common time, ms), or a place there, or the server
     /// grants nothing.
     pub fn had_others(&mut self, keys: &[String], owner: &str, since: i64, now: i64) -> bool {
         keys.iter().for_each(|key| self.see(key, now));
-        let is_other = |(key, other): &(String, String)| keys.contains(key) && other != owner;
         let is_frozen = since <= self.frozen_until.max(self.must_freeze_until) || self.awaits_boot;
-        is_frozen || self.seen.iter().any(|(seen, at)| is_other(seen) && *at >= since)
+        is_frozen || self.seen.had_others(keys, owner, since)
     }
 
-    /// A call of this owner that began then has answered that others had one of these names.
+    /// A call of this owner that began then was told that others had one of these names.
     pub fn check_timeout(&mut self, keys: &[String], owner: &str, begun: i64, now: i64) {
         if !self.had_others(keys, owner, begun, now) {
-            self.violated("errors", format!("{owner} was told that others had {keys:?}, and none had since {begun}"));
+            self.violated("errors", untrue(owner, keys));
         }
     }
 
     /// The server lost all its data.
     pub fn flushed(&mut self, strict: bool, node: usize, at: i64) {
         let now = self.now;
-        self.see_all(at);
+        self.all_are_replaced(node, at);
         let lost = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.frozen_until = 0;
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
@@ -448,7 +460,7 @@ impl Checker {
     /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was released
     /// since is there again. All else is checked as before.
     pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
-        self.see_all(at);
+        self.all_are_replaced(node, at);
         self.frozen_until = 0;
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
@@ -755,7 +767,7 @@ impl Checker {
     pub fn deleted(&mut self, key: &str, at: i64) {
         let (name, part) = key.rsplit_once('}').unwrap_or_default();
         let name = format!("{name}}}");
-        self.see(&name, at);
+        self.is_replaced(&name, at);
         let lock = self.lock(&name);
         match part {
             "" => {
@@ -807,13 +819,7 @@ impl Checker {
         self.compare_holder(name, ran, keys, meddled || ran.reply.is_err());
         if has_queue {
             self.compare_queue(name, ran, keys, meddled || ran.reply.is_err());
-            let until = if keys.lease < 0 { i64::MAX } else { self.now(ran) + keys.lease };
-            // What a script was refused half-way may leave a grant without an owner.
-            let nobody = (keys.token > 0 && keys.owners.is_empty()).then(String::new);
-            let holders = keys.owners.iter().cloned().chain(nobody).map(|owner| (owner, until));
-            let waiting = keys.places.iter().filter_map(|place| place.ticket.rsplit_once(':'));
-            let there = holders.chain(waiting.map(|(owner, _)| (owner.to_owned(), i64::MAX))).collect();
-            self.there.insert(name.clone(), there);
+            self.note_who_is_there(name, ran, keys);
         }
         self.check_passed_on(name, ran, keys);
     }

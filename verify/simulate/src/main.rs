@@ -33,6 +33,7 @@ mod run;
 mod scenario;
 mod seed;
 mod shared;
+mod sightings;
 mod story;
 mod threads;
 mod world;

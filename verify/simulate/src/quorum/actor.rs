@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::checker::Claim;
 use super::trial::{Claimed, Trial, owner_id};
+use crate::sightings::untrue;
 use crate::world::{LONGEST_LEASE, World};
 
 /// One caller in one process. It lives as long as the process.
@@ -132,7 +133,7 @@ impl Actor {
         let Some(owner) = owner::current().map(|owner| owner_id(&self.id, owner)) else { return };
         let (keys, now) = ([key(lock)], self.trial.clocks_ms());
         if !self.trial.state().checker.had_others(&keys, &owner, since, &now) {
-            self.report("errors", format!("{owner} was told that others had {keys:?}, and none had since {since:?}"));
+            self.report("errors", untrue(&owner, &keys));
         }
     }
 

@@ -99,12 +99,8 @@ impl QuorumChecker {
 
     /// As [`Checker::had_others`], at one of the servers at least. `since`, `now`: by the clock of each.
     pub fn had_others(&mut self, keys: &[String], owner: &str, since: &[i64], now: &[i64]) -> bool {
-        let mut times = since.iter().zip(now).zip(&self.frozen);
-        self.nodes.iter_mut().any(|node| {
-            times
-                .next()
-                .is_some_and(|((since, now), frozen)| since <= frozen || node.had_others(keys, owner, *since, *now))
-        })
+        let mut nodes = self.nodes.iter_mut().zip(since.iter().zip(now));
+        nodes.any(|(node, (since, now))| node.had_others(keys, owner, *since, *now))
     }
 
     pub fn connected(&mut self, node: usize, client: &str, on: bool) {

@@ -207,9 +207,7 @@ impl Actor {
             };
             drop(waits);
             *has_given_up |= !matches!(outcome, Ok(Some(_)));
-            if is_judged && matches!(outcome, Ok(None) | Err(LockError::Timeout)) {
-                self.check_busy(lock, begun);
-            }
+            self.check_busy(lock, is_judged.then_some(begun), &outcome);
             match outcome {
                 Ok(Some(guard)) => self.has_written(lock, guard).await,
                 Ok(None) => {}
@@ -225,9 +223,7 @@ impl Actor {
         };
         drop(waits);
         *has_given_up |= !matches!(outcome, Ok(Some(_)));
-        if is_judged && matches!(outcome, Ok(None) | Err(LockError::Timeout)) {
-            self.check_busy(lock, begun);
-        }
+        self.check_busy(lock, is_judged.then_some(begun), &outcome);
         match outcome {
             Ok(Some(guard)) => {
                 let token = guard.token();
@@ -239,8 +235,9 @@ impl Actor {
         }
     }
 
-    /// A call of this scope was told that others have the lock.
-    fn check_busy(&self, lock: &FairRwLock, begun: i64) {
+    /// If a call of this scope was told that others have the lock, they had. `since`: when it began, if it is judged.
+    fn check_busy<T>(&self, lock: &FairRwLock, since: Option<i64>, outcome: &Result<Option<T>, LockError>) {
+        let Some(begun) = since.filter(|_| matches!(outcome, Ok(None) | Err(LockError::Timeout))) else { return };
         let Some(owner) = owner::current().map(|owner| owner_id(&self.client, owner)) else { return };
         self.trial.checker().check_busy(&key_of(lock.name()), &owner, begun, self.world().server_ms());
         self.trial.report();

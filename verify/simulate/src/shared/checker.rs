@@ -9,10 +9,9 @@ use fairlock::simulation::Ran;
 
 use super::keys::{Keys, Place, Record};
 use crate::keys::{client_of, is_of_a_handle};
+use crate::sightings::{Sightings, untrue};
 
 const HOLDERS_AT_MOST: usize = 1024;
-/// Longer than any call with a limit takes, in ms.
-const REMEMBERED: i64 = 60_000;
 /// Without faults a hold without a guard is gone by then: a message on its way, a poll, and a leave.
 const GHOSTS_LIVE: Duration = Duration::from_millis(1500);
 /// P7: without faults a waiter that fits is served by then: 100 ms, and a poll on its way.
@@ -108,8 +107,8 @@ pub struct SharedChecker {
     must_freeze_until: i64,
     /// The last end of a freeze that the server had.
     frozen_until: i64,
-    /// When an owner last had a part of a name or a place there, by name and owner (server ms). Of the last minute.
-    seen: BTreeMap<(String, String), i64>,
+    /// In server time.
+    seen: Sightings,
     pub grants: u64,
     pub handed_over: u64,
     pub served_together: u64,
@@ -183,22 +182,21 @@ impl SharedChecker {
         self.must_freeze_until = until;
     }
 
-    /// Who has a part of this name now, or a place there.
+    /// Who has a part of this name, or a place there, until the change that comes now.
     fn see(&mut self, name: &str, server_ms: i64) {
         let Some(it) = self.names.get(name) else { return };
-        let holders = it.keys.records.iter().map(|(owner, record)| (owner, record.ends.min(server_ms)));
-        let seen = holders.chain(it.keys.places.iter().map(|place| (&place.owner, server_ms)));
-        self.seen.retain(|_, at| server_ms < *at + REMEMBERED);
-        self.seen.extend(seen.map(|(owner, at)| ((name.to_owned(), owner.clone()), at)));
+        let holders = it.keys.records.iter().map(|(owner, record)| (owner, record.ends));
+        let waiting = it.keys.places.iter().map(|place| (&place.owner, i64::MAX));
+        self.seen.note(name, server_ms, holders.chain(waiting));
     }
 
-    /// A call of this owner, begun then (server ms), was told that others have the name.
+    /// A call of this owner that began then (server ms) was told that others had the name.
     pub fn check_busy(&mut self, name: &str, owner: &str, begun: i64, server_ms: i64) {
         self.see(name, server_ms);
-        let is_other = |(at, other): &(String, String)| at == name && other != owner;
-        let others = self.seen.iter().any(|(seen, at)| is_other(seen) && *at >= begun);
-        if !others && begun > self.must_freeze_until.max(self.frozen_until) {
-            self.violated("errors", format!("{owner} was told that others had {name}, and none had since {begun}"));
+        let keys = [name.to_owned()];
+        let is_frozen = begun <= self.must_freeze_until.max(self.frozen_until);
+        if !is_frozen && !self.seen.had_others(&keys, owner, begun) {
+            self.violated("errors", untrue(owner, &keys));
         }
     }
 
