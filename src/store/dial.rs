@@ -19,6 +19,8 @@ use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
+#[cfg(unix)]
+use super::unix_socket::UnixSocket;
 use crate::sync::Mutex;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -224,7 +226,7 @@ impl Target {
     #[cfg(unix)]
     async fn unix(&self, path: &std::path::Path, limit: Limit) -> Result<Stream, ConnectError> {
         match limit.run(tokio::net::UnixStream::connect(path)).await {
-            Some(Ok(stream)) => Ok(Stream::new(stream)),
+            Some(Ok(stream)) => UnixSocket::new(stream).map(Stream::new).map_err(|error| self.io_error(error)),
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Err(self.obstacle(Obstacle::NoSocket)),
             Some(Err(error)) => Err(self.io_error(error)),
             None => Err(self.obstacle(Obstacle::NoConnection(limit.limit))),

@@ -33,6 +33,8 @@ pub mod sentinel;
 pub mod server;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(unix)]
+mod unix_socket;
 mod url;
 pub mod verbs;
 
