@@ -11,6 +11,8 @@ use uuid::Uuid;
 
 use crate::backend::Backend;
 use crate::client::LockClient;
+#[cfg(feature = "embedded")]
+use crate::embedded::EmbeddedServer;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 #[cfg(feature = "embedded")]
@@ -28,7 +30,7 @@ use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
-use crate::store::embedded::{EmbeddedNode, EmbeddedServer};
+use crate::store::embedded::EmbeddedNode;
 #[cfg(feature = "embedded")]
 use crate::store::error::Disconnected;
 use crate::store::location::Location;
@@ -587,7 +589,7 @@ impl LockClientBuilder {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
             let options = prepared.options(address.clone());
-            let (store, is_connected) = EmbeddedNode::connect_or_go_on(server, &options, &id);
+            let (store, is_connected) = EmbeddedNode::connect_or_go_on(&server.0, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
             let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
@@ -608,8 +610,12 @@ impl LockClientBuilder {
         let _entered = prepared.runtime.enter();
         let (id, options) = (embedded_id(), prepared.options("an embedded cluster".into()));
         let changes = Arc::<Changes>::default();
-        let (all, seat_options, client, seat_changes) =
-            (nodes.to_vec(), options.clone(), id.clone(), Arc::clone(&changes));
+        let (all, seat_options, client, seat_changes) = (
+            nodes.iter().map(|node| node.0.clone()).collect::<Vec<_>>(),
+            options.clone(),
+            id.clone(),
+            Arc::clone(&changes),
+        );
         let seat = move |keys| EmbeddedNode::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
         let table = Arc::new(Table::new(Arc::default(), seat));
         look(&table);

@@ -55,4 +55,122 @@
 //! [`flush`](EmbeddedServer::flush) and [`disconnect`](EmbeddedServer::disconnect) do what happens to
 //! servers in production.
 
-pub use crate::store::embedded::EmbeddedServer;
+use fairlock_emulator::Server;
+
+/// A server inside this process. Clones are the same server. See the [module](self).
+///
+/// ```
+/// use fairlock::{EmbeddedServer, LockClient};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = EmbeddedServer::new();
+/// let here = LockClient::builder().embedded(&server)?;
+/// let there = LockClient::builder().embedded(&server)?;
+/// let guard = here.lock("x").lock().await?;
+/// assert!(there.lock("x").try_lock().await?.is_none());
+/// # drop(guard);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct EmbeddedServer(pub(crate) Server);
+
+/// So that one of them, an array and a `Vec` can all be given to a builder.
+impl AsRef<[EmbeddedServer]> for EmbeddedServer {
+    fn as_ref(&self) -> &[EmbeddedServer] {
+        std::slice::from_ref(self)
+    }
+}
+
+impl EmbeddedServer {
+    /// A server without keys. Its clock starts at the machine's time and advances with tokio's clock.
+    ///
+    /// ```
+    /// let server = fairlock::EmbeddedServer::new();
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Server::new())
+    }
+
+    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token.
+    ///
+    /// ```
+    /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
+    /// ```
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        self.0.keys()
+    }
+
+    /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient, Loss};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
+    /// server.flush();
+    /// assert_eq!(guard.lost().await, Loss::Gone);
+    /// # Ok(()) }
+    /// ```
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+
+    /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient, Loss};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
+    /// server.shut_down();
+    /// assert_eq!(guard.lost().await, Loss::Expired);
+    /// # Ok(()) }
+    /// ```
+    pub fn shut_down(&self) {
+        self.0.shut_down();
+    }
+
+    /// Accepts connections again. Clients reconnect by themselves.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let client = LockClient::builder().embedded(&server)?;
+    /// server.shut_down();
+    /// server.start_up();
+    /// client.lock("x").lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn start_up(&self) {
+        self.0.start_up();
+    }
+
+    /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects by
+    /// itself.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use fairlock::{EmbeddedServer, LockClient};
+    ///
+    /// let server = EmbeddedServer::new();
+    /// let client = LockClient::builder().embedded(&server)?;
+    /// let guard = client.lock("x").lock().await?;
+    /// server.disconnect(client.id());
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// ```
+    pub fn disconnect(&self, client: &str) {
+        self.0.disconnect(client);
+    }
+}

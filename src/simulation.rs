@@ -1,39 +1,72 @@
 //! Hooks for the simulator in `verify/simulate`, which decides over every single message. Not part of
 //! the public API: they change without notice.
 
+use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-pub use crate::store::embedded::faults::{Delivery, Faults, Published, Ran, Redirected, Task};
-pub use crate::store::embedded::member::Slot;
-pub use fairlock_emulator::{RefusedCommands, Snapshot};
+pub use fairlock_emulator::{
+    Delivery, Faults, Published, Ran, Redirected, RefusedCommands, Server, Slot, Snapshot, Task,
+};
 
 use crate::engine::owner;
+use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::Table;
-use crate::store::embedded::EmbeddedNode;
+use crate::store::embedded::{EmbeddedNode, ranges, refusal, texts};
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
+/// What happens to servers, beside what a user's test may do to them.
+impl Deref for EmbeddedServer {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
 /// An embedded server around which things go wrong.
+///
+/// ```
+/// use fairlock::simulation::{Delivery, Faults, server};
+/// use fairlock::{LockClient, LockError};
+/// use std::time::Duration;
+///
+/// struct EveryReplyIsLost;
+///
+/// impl Faults for EveryReplyIsLost {
+///     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
+///         vec![Delivery { reply: None, ..Delivery::AT_ONCE }]
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder().embedded(&server(EveryReplyIsLost))?;
+/// let outcome = client.lock("x").lock_timeout(Duration::from_secs(9)).await;
+/// assert!(matches!(outcome, Err(LockError::Unreachable(_))));
+/// # Ok(()) }
+/// ```
 #[must_use]
 pub fn server(faults: impl Faults) -> EmbeddedServer {
-    EmbeddedServer::with_faults(faults)
+    EmbeddedServer(Server::with_faults(faults))
 }
 
 /// Servers that know nothing of each other, as those of a quorum. Their clocks differ as the faults say.
 #[must_use]
 pub fn servers<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {
-    EmbeddedServer::several(faults)
+    Server::several(faults).into_iter().map(EmbeddedServer).collect()
 }
 
 /// Runs one command on the server's keys, outside of any script: what an administrator might do, or a look at the
 /// state. The words of the reply; nil is an empty one.
 #[must_use]
 pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
-    server.command(words)
+    texts(server.0.command(words)).iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
 }
 
-/// FLUSHDB of another database: connections are notified as of any flush, and no key of a lock is gone.
-pub fn flush_elsewhere(server: &EmbeddedServer) {
-    server.tell_of_flush();
+/// Whether a script that ended with this error may have changed something, as the library reads it.
+#[must_use]
+pub fn may_have_run(error: &str) -> bool {
+    refusal(error).in_script
 }
 
 /// How the server calls this owner at this client.
@@ -42,48 +75,21 @@ pub fn owner_id(client: &LockClient, owner: Owner) -> String {
     owner.id(client.id())
 }
 
-/// All keys of the server now, with the times at which they expire. `None`: its engine did not start.
-#[must_use]
-pub fn snapshot(server: &EmbeddedServer) -> Option<Snapshot> {
-    server.snapshot()
-}
-
-/// Puts an earlier state in place of the present one, as a failover to a replica does that was behind.
-pub fn restore(server: &EmbeddedServer, snapshot: Snapshot) {
-    server.restore(snapshot);
-}
-
-/// After a shut-down: the server was not ended. Clients only did not get to it, and another one took over from it meanwhile,
-/// which it took no notice of. Only Sentinels know.
-pub fn was_replaced(server: &EmbeddedServer) {
-    server.was_replaced();
-}
-
-/// The primary was demoted, loaded this earlier state of a replica, and is the primary again. Connections stay.
-pub fn was_demoted(server: &EmbeddedServer, snapshot: Snapshot) {
-    server.was_demoted(snapshot);
-}
-
 /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
 #[must_use]
 pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {
-    EmbeddedServer::cluster(faults)
+    Server::cluster(faults).into_iter().map(EmbeddedServer).collect()
 }
 
 /// How the nodes of a cluster call this one.
 #[must_use]
 pub fn address(node: &EmbeddedServer) -> String {
-    node.address().map(|address| address.to_string()).unwrap_or_default()
+    node.0.address().unwrap_or_default().to_owned()
 }
 
 /// CLUSTER SETSLOT: what this node knows of the slot of a lock.
 pub fn set_slot(node: &EmbeddedServer, lock_key: &str, slot: Slot) {
-    node.set_slot(lock_key, slot);
-}
-
-/// MIGRATE: moves one key, with what is left of its lifetime, to another node.
-pub fn migrate(node: &EmbeddedServer, key: &str, to: &EmbeddedServer) {
-    node.migrate(key, to);
+    node.0.set_slot(slot_of(lock_key), slot);
 }
 
 /// A client of a cluster. It knows only the slots that `node` names, until it is redirected or looks again.
@@ -95,7 +101,7 @@ pub fn connect(
     nodes: &[EmbeddedServer],
     node: &EmbeddedServer,
 ) -> Result<(LockClient, Looks), ConnectError> {
-    let (client, table) = builder.embedded_cluster(nodes, |table| table.replace(&node.ranges()))?;
+    let (client, table) = builder.embedded_cluster(nodes, |table| table.replace(&ranges(&node.0)))?;
     Ok((client, Looks(Arc::downgrade(&table))))
 }
 
@@ -108,7 +114,7 @@ impl Looks {
     #[must_use]
     pub fn look(&self, node: &EmbeddedServer) -> bool {
         let table = self.0.upgrade();
-        table.iter().for_each(|table| table.replace(&node.ranges()));
+        table.iter().for_each(|table| table.replace(&ranges(&node.0)));
         table.is_some()
     }
 

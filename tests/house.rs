@@ -259,7 +259,7 @@ fn the_parser_of_imports_finds_known_imports() {
         ("engine/poller.rs", "store/verbs/poll.rs"),
         ("store/verbs/poll.rs", "store/keys.rs"),
         ("store/node/mod.rs", "store/mod.rs"),
-        ("store/embedded/wire.rs", "store/embedded/server.rs"),
+        ("store/embedded.rs", "store/node/wire.rs"),
     ] {
         assert!(imports[file].contains(other), "{file} imports {other}, and also {:?}", imports[file]);
     }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
+/// What was published: channel, message, and whether the channel had a subscriber.
+pub type Message = (Bytes, Bytes, bool);
 
 /// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
@@ -180,8 +182,8 @@ pub struct Keyspace {
     pub channels: BTreeSet<Bytes>,
     /// The ids of clients that do not count as subscribers, see `Faults::behind`.
     pub behind: Vec<String>,
-    /// What was published since it was last taken: channel, message, and whether the channel had a subscriber.
-    pub published: Vec<(Bytes, Bytes, bool)>,
+    /// What was published since it was last taken.
+    pub published: Vec<Message>,
     /// What is refused of the running script.
     pub refused: Option<RefusedCommands>,
     /// How the slot of the running script moves.

@@ -1,5 +1,8 @@
-//! Runs Lua scripts as Redis does, on keys in memory: what the feature `embedded` of fairlock is made of. It knows nothing of
-//! locks, connections or time, which the caller sets.
+//! A server in memory that runs Lua scripts as Redis does: what the feature `embedded` of fairlock connects to. It knows nothing of
+//! locks.
+//!
+//! An [`Interpreter`] runs scripts on keys, and the caller sets its clock. A [`Server`] is one with connections, subscribers, tokio's
+//! clock, and [`Faults`] around it; several are masters that know nothing of each other, or the nodes of a cluster.
 //!
 //! It has the commands that the scripts of fairlock use, and no others; their replies, conversions and errors are compared with
 //! a real server by fairlock's tests. It changes with fairlock, without notice to others.
@@ -15,8 +18,17 @@
 //! # }
 //! ```
 
+mod faults;
 mod interpreter;
 mod keyspace;
+mod member;
+mod request;
+mod server;
+mod sync;
 
+pub use faults::{Delivery, Faults, Published, Ran, Redirected, Task};
 pub use interpreter::Interpreter;
 pub use keyspace::{Dump, Keyspace, Moves, RefusedCommands, Reply, Snapshot};
+pub use member::Slot;
+pub use request::Request;
+pub use server::{Connection, Pushed, Pushes, Server};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{LockClient, LockGuard, Unlocked, owner, simulation};
+use fairlock::{LockClient, LockGuard, Unlocked, owner};
 use futures::future::join_all;
 
 use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
@@ -112,10 +112,10 @@ async fn p5_a_release_is_made_again_after_a_long_outage() {
         let client = store.connect(short).await;
         let guard = hold(&client, NAME).await;
         let since = tokio::time::Instant::now();
-        let older = simulation::snapshot(&store.server).unwrap();
+        let older = store.server.snapshot().unwrap();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         store.server.shut_down();
-        simulation::restore(&store.server, older);
+        store.server.restore(older);
         // Longer than releases are remembered while there is a connection.
         tokio::time::sleep(Duration::from_secs(9)).await;
         store.server.start_up();

@@ -671,7 +671,7 @@ async fn a_future_that_rests_while_it_confirms_its_grant_costs_a_moment() {
         held.unlock().await.unwrap();
         sleep(10 * MILLI).await;
         // Another database, which is why the message is not believed.
-        fairlock::simulation::flush_elsewhere(&embedded.server);
+        embedded.server.tell_of_flush();
         sleep(10 * MILLI).await;
         assert!((&mut resting).now_or_never().is_none(), "it asks whether the grant holds");
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
@@ -691,7 +691,7 @@ async fn a_try_that_gets_nothing_among_flushes_hears_why() {
         embedded.network.delay(20 * MILLI);
         let flushing = async {
             loop {
-                fairlock::simulation::flush_elsewhere(&embedded.server);
+                embedded.server.tell_of_flush();
                 sleep(10 * MILLI).await;
             }
         };
@@ -1032,7 +1032,7 @@ async fn a_try_whose_grants_stay_in_doubt_ends_in_time() {
         sleep(31 * SECOND).await;
         let flushing = async {
             loop {
-                fairlock::simulation::flush_elsewhere(&embedded.server);
+                embedded.server.tell_of_flush();
                 sleep(MILLI / 2).await;
             }
         };
@@ -1084,7 +1084,7 @@ async fn a_call_that_is_granted_at_once_and_asks_whether_that_holds_does_not_say
         assert!(!lock.is_locked().await.unwrap());
         let flushing = async {
             sleep(20 * MILLI).await;
-            fairlock::simulation::flush_elsewhere(&embedded.server);
+            embedded.server.tell_of_flush();
         };
         let (outcome, ()) = tokio::join!(lock.lock_timeout(150 * MILLI), flushing);
         let error = outcome.unwrap_err();

@@ -772,10 +772,10 @@ async fn p8_a_hold_whose_key_has_gone_back_to_its_node_is_not_lost() {
 
     simulation::set_slot(target, lock_key, Slot { importing: Some(owner.clone()), ..served() });
     simulation::set_slot(source, lock_key, Slot { migrating: Some(simulation::address(target)), ..served() });
-    simulation::migrate(source, lock_key, target);
+    source.migrate(lock_key, target);
     // A third of the lease, and half of the way to the target.
     tokio::time::sleep(ms(1050)).await;
-    simulation::migrate(target, lock_key, source);
+    target.migrate(lock_key, source);
     tokio::time::sleep(ms(10_000)).await;
     assert!(guard.is_valid(), "renewed all the time");
     nodes.iter().for_each(|node| simulation::set_slot(node, lock_key, served()));

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fairlock::EmbeddedServer;
-use fairlock::simulation::{Looks, Slot, Snapshot, address, migrate, restore, set_slot};
+use fairlock::simulation::{Looks, Slot, Snapshot, address, set_slot};
 use tokio::time::{sleep, timeout};
 
 use crate::checker::{Failover, Remembered};
@@ -217,7 +217,7 @@ impl Cluster {
     }
 
     pub fn move_key(&self, lock: &str, key: &str, from: usize, to: usize) {
-        migrate(&self.nodes[from], key, &self.nodes[to]);
+        self.nodes[from].migrate(key, &self.nodes[to]);
         self.world.note("moves", to, || format!("{key} to node {to}"));
         self.world.state().checker.key_has_moved(lock);
     }
@@ -287,7 +287,7 @@ impl Cluster {
 
     /// The keys of slots that have gone elsewhere since are not put back.
     pub fn put_back(&self, node: usize, snapshot: Snapshot) {
-        restore(&self.nodes[node], snapshot);
+        self.nodes[node].restore(snapshot);
         let elsewhere: Vec<_> =
             self.places().iter().filter(|(_, place)| place.node != node).map(|(lock, _)| lock.clone()).collect();
         for lock in elsewhere {

@@ -95,7 +95,7 @@ async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
         hand_in_hand(&world).await;
         let node = world.later(nodes.len() as u64) as usize;
         world.fault("flushes_elsewhere");
-        simulation::flush_elsewhere(&nodes[node]);
+        nodes[node].tell_of_flush();
     }
 }
 
@@ -436,7 +436,7 @@ impl Run {
         if self.cluster.as_ref().is_some_and(|cluster| cluster.is_moving()) {
             return None;
         }
-        let snapshot = simulation::snapshot(&self.nodes[node])?;
+        let snapshot = self.nodes[node].snapshot()?;
         self.world.note("snapshot", node, String::new);
         Some((snapshot, self.world.state().checker.remember()))
     }
@@ -486,13 +486,13 @@ impl Run {
         self.world.sleep_up_to(longest_outage).await;
         match &self.cluster {
             Some(cluster) => cluster.put_back(node, snapshot),
-            None => simulation::restore(&self.nodes[node], snapshot),
+            None => self.nodes[node].restore(snapshot),
         }
         let (at, strict) = (self.world.server_ms(), self.world.state().strict);
         if strict && self.world.chance(0.5) {
             // It is the primary again after another one, whose grants it does not have.
             self.world.fault("failovers_unnoticed");
-            simulation::was_replaced(&self.nodes[node]);
+            self.nodes[node].was_replaced();
         }
         let failover = Failover { then, at, strict, node, elsewhere: false };
         self.world.state().checker.failed_over(failover);
@@ -502,7 +502,7 @@ impl Run {
 
     fn demote(&self, snapshot: Snapshot, then: Remembered) {
         self.world.fault("demotions");
-        simulation::was_demoted(&self.nodes[0], snapshot);
+        self.nodes[0].was_demoted(snapshot);
         let at = self.world.server_ms();
         self.world.state().checker.demoted(then, at);
         self.must_freeze();

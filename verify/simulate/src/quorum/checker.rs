@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::LockGuard;
-use fairlock::simulation::Ran;
+use fairlock::simulation::{Ran, may_have_run};
 
 use crate::checker::{Checker, Remembered};
 use crate::keys::{Keys, client_of};
@@ -130,7 +130,7 @@ impl QuorumChecker {
         let lock = &ran.keys[0];
         let ended = match &ran.reply {
             Ok(reply) => reply[0] == "freed",
-            Err(refusal) => refusal.contains("part of the request may have run"),
+            Err(error) => may_have_run(error),
         };
         if ran.script == "force_unlock" && ended {
             let owner = self.nodes[node].holder(lock).map(|(owner, _)| owner.to_owned());

@@ -510,7 +510,7 @@ impl Run {
 /// Down for a while, then up again with this data.
 async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: Data, outage: Duration) {
     let world = trial.world.clone();
-    let old = if data == Data::Old { simulation::snapshot(&server) } else { None };
+    let old = if data == Data::Old { server.snapshot() } else { None };
     let remembered = trial.state().checker.remember(node);
     if old.is_some() {
         world.note("snapshot", node, || format!("of node {node}"));
@@ -529,7 +529,7 @@ async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: D
         }
         (_, Some(old)) => {
             world.fault("masters_put_back");
-            simulation::restore(&server, old);
+            server.restore(old);
             let at = trial.clocks_ms()[node];
             let failover = Failover { then: remembered, at, strict: true, node: 0, elsewhere: false };
             trial.state().checker.node(node).failed_over(failover);

@@ -208,14 +208,14 @@ impl SharedStage {
     /// What the replica has not heard of happens before.
     async fn fails_over_behind(&self, unheard_of: impl AsyncFnOnce()) {
         step(&self.world, "the replica hears of nothing that follows");
-        let snapshot = simulation::snapshot(&self.server).expect("its engine runs");
+        let snapshot = self.server.snapshot().expect("its engine runs");
         unheard_of().await;
         step(&self.world, "the server dies, and the replica takes over");
         let now = self.trial.now();
         self.server.shut_down();
         sleep(ms(5)).await;
         self.trial.checker().lost_data(0, &now);
-        simulation::restore(&self.server, snapshot);
+        self.server.restore(snapshot);
         self.trial.resync();
         self.server.start_up();
         sleep(ms(1)).await;

@@ -121,7 +121,7 @@ impl Stage {
     pub fn replica_stays_behind(&mut self) {
         step(&self.world, "the replica hears of nothing that follows");
         let remembered = self.world.state().checker.remember();
-        self.replica = simulation::snapshot(&self.nodes[0]).map(|snapshot| (snapshot, remembered));
+        self.replica = self.nodes[0].snapshot().map(|snapshot| (snapshot, remembered));
     }
 
     /// The replica takes over. In a cluster that is node 1, which has slots of its own already.
@@ -132,7 +132,7 @@ impl Stage {
         server.shut_down();
         // The replica's clock has to give greater tokens than the other server has given.
         sleep(ms(5)).await;
-        simulation::restore(server, snapshot);
+        server.restore(snapshot);
         let (at, elsewhere) = (self.world.server_ms(), self.cluster.is_some());
         self.world.state().checker.failed_over(Failover { then, at, strict: false, node: 0, elsewhere });
         match &self.cluster {
@@ -147,7 +147,7 @@ impl Stage {
     pub fn is_demoted_and_promoted(&mut self) {
         let (snapshot, then) = self.replica.take().expect("there is a replica");
         step(&self.world, "the primary is demoted to the replica of before, and promoted again");
-        simulation::was_demoted(&self.server, snapshot);
+        self.server.was_demoted(snapshot);
         let at = self.world.server_ms();
         let checker = &mut self.world.state().checker;
         checker.demoted(then, at);
@@ -161,9 +161,9 @@ impl Stage {
     /// Node 1 takes over with all that node 0 has. That one does nothing meanwhile, and when it goes on it does not know.
     pub fn is_replaced_while_it_stands_still(&self) {
         step(&self.world, "node 0 stands still, and node 1 takes over from it");
-        let before = simulation::snapshot(&self.nodes[0]).expect("its engine runs");
+        let before = self.nodes[0].snapshot().expect("its engine runs");
         self.the_cluster().all_go(0, 1);
-        simulation::restore(&self.nodes[0], before);
+        self.nodes[0].restore(before);
         self.the_cluster().knows(0, &key_of(NAME), self.the_cluster().owned_by(0));
         self.world.serve(vec![self.nodes[1].clone()]);
         self.world.state().script.iter_mut().for_each(|script| script.replaced = Some(0));
@@ -227,7 +227,7 @@ impl Stage {
 
     pub fn is_flushed_elsewhere(&self) {
         step(&self.world, "FLUSHDB of another database");
-        simulation::flush_elsewhere(&self.server);
+        self.server.tell_of_flush();
     }
 
     pub async fn restarts_without_data(&self) {

@@ -380,7 +380,7 @@ impl Run {
     }
 
     fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
-        let snapshot = simulation::snapshot(&self.nodes[node]).filter(|_| self.may_forget())?;
+        let snapshot = self.nodes[node].snapshot().filter(|_| self.may_forget())?;
         self.world.note("snapshot", node, String::new);
         Some((snapshot, self.world.state().checker.remember()))
     }
@@ -406,7 +406,7 @@ impl Run {
         self.trial.checker().lost_data(node, &now);
         match &self.cluster {
             Some(cluster) => cluster.put_back(node, snapshot),
-            None => simulation::restore(&self.nodes[node], snapshot),
+            None => self.nodes[node].restore(snapshot),
         }
         self.trial.resync();
         // What has come back may be void too.

@@ -1,13 +1,11 @@
-//! Faults around an embedded server, for simulators.
+//! Faults around a server, for simulators.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_emulator::RefusedCommands;
-
-use crate::store::admission::IN_FLIGHT;
+use crate::keyspace::{Message, RefusedCommands};
 
 /// A background task of a client.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -32,10 +30,17 @@ impl Delivery {
 pub struct Published {
     /// A client's own channel.
     pub channel: String,
-    /// `grant …` or `revoked …`, see `lua/`.
+    /// What it says.
     pub message: String,
     /// Whether the client was connected and subscribed.
     pub received: bool,
+}
+
+impl Published {
+    pub(crate) fn new((channel, message, received): &Message) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { channel: text(channel), message: text(message), received: *received }
+    }
 }
 
 /// A script that has run: the request, the reply, and what it published.
@@ -44,7 +49,7 @@ pub struct Published {
 pub struct Ran<'a> {
     /// The id of the client that sent the request.
     pub client: &'a str,
-    /// The name of a file in `lua/`.
+    /// The name of the script.
     pub script: &'static str,
     /// Its KEYS.
     pub keys: &'a [String],
@@ -66,7 +71,7 @@ pub struct Ran<'a> {
 pub struct Redirected<'a> {
     /// The id of the client that sent it.
     pub client: &'a str,
-    /// The name of a file in `lua/`.
+    /// The name of the script.
     pub script: &'static str,
     /// Its KEYS.
     pub keys: &'a [String],
@@ -76,32 +81,10 @@ pub struct Redirected<'a> {
     pub error: &'a str,
 }
 
-/// What happens to messages, clocks and processes around an [`EmbeddedServer`](crate::EmbeddedServer).
-/// By default nothing goes wrong.
+/// What happens to messages, clocks and processes around a [`Server`](crate::Server). By default nothing goes wrong.
 ///
 /// The methods are called in the order of events. On a single-threaded runtime with paused time, an
 /// implementation that decides by a seed repeats the same run for the same seed.
-///
-/// ```
-/// use fairlock::simulation::{Delivery, Faults, server};
-/// use fairlock::{LockClient, LockError};
-/// use std::time::Duration;
-///
-/// struct EveryReplyIsLost;
-///
-/// impl Faults for EveryReplyIsLost {
-///     fn request(&self, _client: &str, _script: &str) -> Vec<Delivery> {
-///         vec![Delivery { reply: None, ..Delivery::AT_ONCE }]
-///     }
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = LockClient::builder().embedded(&server(EveryReplyIsLost))?;
-/// let outcome = client.lock("x").lock_timeout(Duration::from_secs(9)).await;
-/// assert!(matches!(outcome, Err(LockError::Unreachable(_))));
-/// # Ok(()) }
-/// ```
 pub trait Faults: Send + Sync + 'static {
     /// The copies of a request that are sent. An empty list: the request is lost.
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
@@ -128,11 +111,11 @@ pub trait Faults: Send + Sync + 'static {
         None
     }
 
-    /// How many requests of a priority a client may have in flight. With few, calls wait for each other
-    /// as they do under overload.
+    /// How many requests of a priority a client may have in flight, if it is less than the client's own limit. With few, calls
+    /// wait for each other as they do under overload.
     fn in_flight(&self, client: &str) -> usize {
         let _ = client;
-        IN_FLIGHT
+        usize::MAX
     }
 
     /// What the server refuses inside the script that is about to run.

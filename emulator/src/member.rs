@@ -1,16 +1,13 @@
-//! A server as a node of a cluster, for simulators: which slots it serves, and how one moves.
+//! A server as a node of a cluster: which slots it serves, and how one moves.
 //!
-//! As in `getNodeByQuery` of Redis 7.0; `tests/it/slots.rs` runs every script against the real one.
+//! As in `getNodeByQuery` of Redis 7.0; fairlock's `tests/it/slots.rs` runs every script against the real one.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
-use fairlock_emulator::{Keyspace, Moves};
-
-use super::request::Request;
-use crate::store::cluster::slots::slot_of;
-use crate::store::cluster::table::SlotRange;
-use crate::store::connect_options::Address;
-use crate::sync::Mutex;
+use crate::keyspace::{Keyspace, Moves};
+use crate::request::Request;
+use crate::sync::lock;
 
 /// Where a slot is, as one node knows it. Nodes are named by their addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,27 +31,19 @@ impl Member {
         Self { address, slots: Mutex::default() }
     }
 
-    /// The part of the names of the channels that belong to this node.
-    pub fn tag(&self) -> String {
-        self.address.replace(':', "/") + ":"
-    }
-
     pub fn set(&self, slot: u16, knows: Slot) {
-        self.slots.lock().insert(slot, knows);
+        lock(&self.slots).insert(slot, knows);
     }
 
-    /// As in CLUSTER SLOTS.
-    pub fn ranges(&self) -> Vec<SlotRange> {
-        let master = |slot: &Slot| address(&slot.owner);
-        let range =
-            |(number, slot): (&u16, &Slot)| Some(SlotRange { first: *number, last: *number, master: master(slot)? });
-        self.slots.lock().iter().filter_map(range).collect()
+    /// The numbers of the slots, with the addresses of the nodes that serve them.
+    pub fn slots(&self) -> Vec<(u16, String)> {
+        lock(&self.slots).iter().map(|(number, slot)| (*number, slot.owner.clone())).collect()
     }
 
     /// Whether a script may run here; otherwise the error that redirects it.
     pub fn route(&self, request: &Request, keyspace: &Keyspace) -> Result<Moves, String> {
-        let number = slot_of(request.keys.first().map_or("", String::as_str));
-        let Some(slot) = self.slots.lock().get(&number).cloned() else {
+        let number = request.slot;
+        let Some(slot) = lock(&self.slots).get(&number).cloned() else {
             return Err("CLUSTERDOWN Hash slot not served".into());
         };
         let is_ours = slot.owner == self.address;
@@ -73,10 +62,4 @@ impl Member {
             Slot { migrating, .. } => Ok(if migrating.is_some() { Moves::Leaves } else { Moves::Rests }),
         }
     }
-}
-
-/// Reads `host:port`.
-pub fn address(text: &str) -> Option<Address> {
-    let (host, port) = text.rsplit_once(':')?;
-    Some(Address::Tcp { host: host.to_owned(), port: port.parse().ok()? })
 }

@@ -1,52 +1,26 @@
-//! The embedded server: one script engine, the connections to it, and the faults around them.
+//! A server: one interpreter, the connections to it, and the faults around them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
-use fairlock_emulator::{Interpreter, Moves, Reply, Snapshot};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
-use super::member::{Member, Slot, address};
-use super::request::{Request, Served};
-use crate::store::cluster::slots::slot_of;
-use crate::store::cluster::table::SlotRange;
-use crate::store::connect_options::Address;
-use crate::store::error::Refusal;
-use crate::store::link;
-use crate::store::reply::{Field, ScriptReply};
-use crate::sync::Mutex;
+use crate::faults::{Delivery, Faults, NoFaults, Published, Ran, Redirected, Task};
+use crate::interpreter::Interpreter;
+use crate::keyspace::{Message, Moves, Reply, Snapshot};
+use crate::member::{Member, Slot};
+use crate::request::Request;
+use crate::sync::lock;
 
-/// A server inside this process. Clones are the same server. See the [module](crate::embedded).
-///
-/// ```
-/// use fairlock::{EmbeddedServer, LockClient};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let server = EmbeddedServer::new();
-/// let here = LockClient::builder().embedded(&server)?;
-/// let there = LockClient::builder().embedded(&server)?;
-/// let guard = here.lock("x").lock().await?;
-/// assert!(there.lock("x").try_lock().await?.is_none());
-/// # drop(guard);
-/// # Ok(()) }
-/// ```
+/// A server inside this process, to which clients connect. Clones are the same server.
 #[derive(Clone)]
-pub struct EmbeddedServer {
+pub struct Server {
     shared: Arc<Shared>,
-}
-
-/// So that one of them, an array and a `Vec` can all be given to a builder.
-impl AsRef<[EmbeddedServer]> for EmbeddedServer {
-    fn as_ref(&self) -> &[EmbeddedServer] {
-        std::slice::from_ref(self)
-    }
 }
 
 struct Shared {
@@ -82,6 +56,7 @@ pub struct Connection {
     /// How often the server had been shut down when the connection began.
     shutdowns: u64,
     channel: String,
+    /// Cancelled when it is over.
     pub dead: CancellationToken,
     /// Keys were flushed, and the message of it is on its way.
     flushed: Arc<AtomicBool>,
@@ -94,13 +69,9 @@ impl Connection {
     }
 }
 
-impl link::Connection for Connection {
-    fn dead(&self) -> &CancellationToken {
-        &self.dead
-    }
-}
-
+/// What arrives at a client without a request.
 pub enum Pushed {
+    /// A message on its channel.
     Message(Vec<u8>),
     /// As CLIENT TRACKING reports it.
     Flushed,
@@ -115,43 +86,39 @@ struct Subscriber {
     pushes: mpsc::UnboundedSender<Pushed>,
 }
 
-impl fmt::Debug for EmbeddedServer {
+impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EmbeddedServer").field("keys", &self.keys()).finish_non_exhaustive()
+        f.debug_struct("Server").field("keys", &self.keys()).finish_non_exhaustive()
     }
 }
 
-impl Default for EmbeddedServer {
+impl Default for Server {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl EmbeddedServer {
+impl Server {
     /// A server without keys. Its clock starts at the machine's time and advances with tokio's clock.
-    ///
-    /// ```
-    /// let server = fairlock::EmbeddedServer::new();
-    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self::with_faults(NoFaults)
     }
 
     /// A server with faults.
-    pub(crate) fn with_faults(faults: impl Faults) -> Self {
+    pub fn with_faults(faults: impl Faults) -> Self {
         Self::start(Box::new(faults), since_1970(), None)
     }
 
     /// Servers that know nothing of each other, with the faults around each of them.
-    pub(crate) fn several<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
+    pub fn several<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
         // One for all, so that their clocks differ as the faults say.
         let epoch = since_1970();
         faults.into_iter().map(|faults| Self::start(Box::new(faults), epoch, None)).collect()
     }
 
     /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
-    pub(crate) fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
+    pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
         // One for all, so that their clocks differ as the faults say.
         let epoch = since_1970();
         let ports = 7000_u16..;
@@ -187,10 +154,6 @@ impl EmbeddedServer {
     }
 
     /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token.
-    ///
-    /// ```
-    /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
-    /// ```
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         // The clock is set first, so that keys which have expired are not shown.
@@ -199,26 +162,14 @@ impl EmbeddedServer {
     }
 
     /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use fairlock::{EmbeddedServer, LockClient, Loss};
-    ///
-    /// let server = EmbeddedServer::new();
-    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
-    /// server.flush();
-    /// assert_eq!(guard.lost().await, Loss::Gone);
-    /// # Ok(()) }
-    /// ```
     pub fn flush(&self) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
         self.tell_of_flush();
     }
 
     /// Keys were flushed, of this or of another database: Redis notifies all connections, and does not say which.
-    pub(crate) fn tell_of_flush(&self) {
-        let subscribers = self.shared.connections.lock();
+    pub fn tell_of_flush(&self) {
+        let subscribers = lock(&self.shared.connections);
         let subscribers =
             subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
         // Collected, so that the map is not locked while the faults decide about the messages.
@@ -229,78 +180,55 @@ impl EmbeddedServer {
         }
     }
 
-    /// One command of an administrator, or a look of a simulator. The words of the reply; nil is an empty one.
-    pub(crate) fn command(&self, words: &[&str]) -> Vec<String> {
+    /// One command, outside of any script.
+    pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
-        reply.ok().flatten().map_or_else(Vec::new, flat)
+        reply.ok().flatten().unwrap_or(Reply::Nil)
     }
 
     /// One command of a client, outside of any script. `None`: the server is shut down.
-    pub(crate) fn answer(&self, words: &[&str]) -> Option<Result<Vec<Vec<u8>>, Refusal>> {
-        if !self.is_up() {
-            return None;
-        }
-        let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
-        let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
-        Some(match reply.ok().flatten().unwrap_or(Reply::Nil) {
-            Reply::Error(text) => Err(refused(&text)),
-            reply => Ok(texts(reply)),
-        })
+    pub fn answer(&self, words: &[&str]) -> Option<Reply> {
+        self.is_up().then(|| self.command(words))
     }
 
     /// All keys now. `None`: the engine did not start.
-    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+    pub fn snapshot(&self) -> Option<Snapshot> {
         self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
     }
 
-    pub(crate) fn restore(&self, snapshot: Snapshot) {
+    pub fn restore(&self, snapshot: Snapshot) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.restore(snapshot)));
     }
 
     /// Its address in the cluster. `None`: it is in none.
-    pub(crate) fn address(&self) -> Option<Address> {
-        address(&self.shared.member.as_ref()?.address)
+    pub fn address(&self) -> Option<&str> {
+        Some(&self.shared.member.as_ref()?.address)
     }
 
-    /// The part of its channels that distinguishes them from those of other nodes of its cluster.
-    pub(crate) fn tag(&self) -> String {
-        self.shared.member.as_ref().map(Member::tag).unwrap_or_default()
+    /// CLUSTER SETSLOT: what this node knows of a slot.
+    pub fn set_slot(&self, number: u16, slot: Slot) {
+        self.shared.member.iter().for_each(|member| member.set(number, slot.clone()));
     }
 
-    pub(crate) fn set_slot(&self, key: &str, slot: Slot) {
-        self.shared.member.iter().for_each(|member| member.set(slot_of(key), slot.clone()));
-    }
-
-    pub(crate) fn ranges(&self) -> Vec<SlotRange> {
-        self.shared.member.as_ref().map(Member::ranges).unwrap_or_default()
+    /// The slots that this node knows, with the addresses of the nodes that serve them, as in CLUSTER SLOTS.
+    pub fn slots(&self) -> Vec<(u16, String)> {
+        self.shared.member.as_ref().map(Member::slots).unwrap_or_default()
     }
 
     /// MIGRATE: the key is at one of the two at each moment.
-    pub(crate) fn migrate(&self, key: &str, to: &Self) {
+    pub fn migrate(&self, key: &str, to: &Self) {
         let dump = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.dump(key.as_bytes())));
         if let Some(dump) = dump.ok().flatten().flatten() {
             let _ = to.with_engine(|engine| engine.keyspace(|keyspace| keyspace.load(key.as_bytes(), dump)));
         }
     }
 
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use fairlock::{EmbeddedServer, LockClient, Loss};
-    ///
-    /// let server = EmbeddedServer::new();
-    /// let guard = LockClient::builder().embedded(&server)?.lock("x").lock().await?;
-    /// server.shut_down();
-    /// assert_eq!(guard.lost().await, Loss::Expired);
-    /// # Ok(()) }
-    /// ```
     pub fn shut_down(&self) {
         // No new connections first, then the end of the present ones. The other way round, a client could attach in
         // between and stay with a server that is down.
@@ -310,19 +238,6 @@ impl EmbeddedServer {
     }
 
     /// Accepts connections again. Clients reconnect by themselves.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use fairlock::{EmbeddedServer, LockClient};
-    ///
-    /// let server = EmbeddedServer::new();
-    /// let client = LockClient::builder().embedded(&server)?;
-    /// server.shut_down();
-    /// server.start_up();
-    /// client.lock("x").lock().await?;
-    /// # Ok(()) }
-    /// ```
     pub fn start_up(&self) {
         self.shared.up.store(true, Ordering::Relaxed);
         self.shared.started.notify_waiters();
@@ -330,19 +245,6 @@ impl EmbeddedServer {
 
     /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects by
     /// itself.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use fairlock::{EmbeddedServer, LockClient};
-    ///
-    /// let server = EmbeddedServer::new();
-    /// let client = LockClient::builder().embedded(&server)?;
-    /// let guard = client.lock("x").lock().await?;
-    /// server.disconnect(client.id());
-    /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// ```
     pub fn disconnect(&self, client: &str) {
         let connections = self.connections();
         let of_client = connections.iter().filter(|connection| connection.channel.ends_with(client));
@@ -351,7 +253,7 @@ impl EmbeddedServer {
 
     /// A copy, because `detach` needs the map.
     fn connections(&self) -> Vec<Connection> {
-        self.shared.connections.lock().values().map(|subscriber| subscriber.connection.clone()).collect()
+        lock(&self.shared.connections).values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
     fn next_number(&self) -> u64 {
@@ -359,7 +261,7 @@ impl EmbeddedServer {
     }
 
     /// Connects and subscribes, unless it is shut down.
-    pub(crate) fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
+    pub fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
         if !self.is_up() {
             return None;
         }
@@ -372,13 +274,13 @@ impl EmbeddedServer {
             flushed: Arc::default(),
         };
         let subscriber = Subscriber { connection: connection.clone(), pushes };
-        self.shared.connections.lock().insert(channel.to_owned(), subscriber);
+        lock(&self.shared.connections).insert(channel.to_owned(), subscriber);
         self.subscribe(channel, true);
         Some((connection, pushed))
     }
 
     /// Retries `attach` until it succeeds.
-    pub(crate) async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
+    pub async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
             // Register before `attach` looks: a start between the two is not missed.
@@ -391,9 +293,9 @@ impl EmbeddedServer {
     }
 
     /// Closes a connection on both sides.
-    pub(crate) fn detach(&self, connection: &Connection) {
+    pub fn detach(&self, connection: &Connection) {
         connection.dead.cancel();
-        let mut connections = self.shared.connections.lock();
+        let mut connections = lock(&self.shared.connections);
         // The client may have reconnected already. Its new connection stays.
         // Compares numbers, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
@@ -425,52 +327,52 @@ impl EmbeddedServer {
         self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn id(&self) -> String {
+    pub fn id(&self) -> String {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
     /// The identity of this life of the server, see boot.lua.
-    pub(crate) fn life(&self) -> String {
+    pub fn life(&self) -> String {
         let promotions = self.shared.promotions.load(Ordering::Relaxed);
         format!("embedded/{}", self.shutdowns() - self.epoch() + promotions)
     }
 
     /// Demoted to a replica of one that was behind, and promoted again. Redis reports that as a flush.
-    pub(crate) fn was_demoted(&self, snapshot: Snapshot) {
+    pub fn was_demoted(&self, snapshot: Snapshot) {
         self.restore(snapshot);
         self.shared.promotions.fetch_add(1, Ordering::Relaxed);
         self.tell_of_flush();
     }
 
     /// What Sentinels count: one for each failover that changed nothing of its life.
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.shared.unnoticed.load(Ordering::Relaxed)
     }
 
     /// While it was shut down the last time, another server was the primary.
-    pub(crate) fn was_replaced(&self) {
+    pub fn was_replaced(&self) {
         self.shared.unnoticed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn was_shut_down_since(&self, connection: &Connection) -> bool {
+    pub fn was_shut_down_since(&self, connection: &Connection) -> bool {
         connection.shutdowns != self.shutdowns()
     }
 
-    pub(crate) fn deliveries(&self, request: &Request) -> Vec<Delivery> {
-        self.shared.faults.request(&request.client, request.script.name)
+    pub fn deliveries(&self, request: &Request) -> Vec<Delivery> {
+        self.shared.faults.request(&request.client, request.name)
     }
 
-    pub(crate) fn in_flight(&self, client: &str) -> usize {
+    pub fn in_flight(&self, client: &str) -> usize {
         self.shared.faults.in_flight(client)
     }
 
-    pub(crate) fn wrap_task(&self, client: &str, task: Task) -> Task {
+    pub fn wrap_task(&self, client: &str, task: Task) -> Task {
         self.shared.faults.spawn(client, task)
     }
 
     /// Sets the clock of the keys, then calls `use_it`.
     fn with_engine<T>(&self, use_it: impl FnOnce(&mut Interpreter) -> T) -> Result<T, String> {
-        let mut engine = self.shared.engine.as_ref().map_err(Clone::clone)?.lock();
+        let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
         // Once for each call, so that the time stands still while a script runs, as in Redis since
         // 7.2.
         let now = self.micros();
@@ -479,58 +381,36 @@ impl EmbeddedServer {
     }
 
     /// The time of its clock, in microseconds since 1970.
-    pub(crate) fn micros(&self) -> i64 {
+    pub fn micros(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
         i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
     }
 
     /// Runs the script and pushes what it published. `None`: the server is shut down.
-    pub(crate) fn serve(&self, request: &Request) -> Option<Served> {
+    pub fn serve(&self, request: &Request) -> Option<Reply> {
         if !self.is_up() {
             return None;
         }
         let moves = match self.route(request) {
             Ok(moves) => moves,
-            Err(elsewhere) => return Some(Err(refused(&elsewhere))),
+            Err(elsewhere) => return Some(Reply::Error(elsewhere)),
         };
+        let faults = &self.shared.faults;
+        let Request { client, name, .. } = request;
         // Like LOADING or READONLY: Redis returns these before the script begins, so nothing has run.
-        if let Some(refusal) = self.shared.faults.refuse(&request.client, request.script.name) {
-            return Some(Err(refused(refusal)));
+        if let Some(refusal) = faults.refuse(client, name) {
+            return Some(Reply::Error(refusal.to_owned()));
         }
-        let keys: Vec<_> = request.keys.iter().map(String::as_bytes).collect();
-        let args: Vec<_> = request.args.iter().map(String::as_bytes).collect();
-        let script = request.script;
-        let refused = self.shared.faults.refuse_inside(&request.client, request.script.name);
-        let behind = self.shared.faults.behind();
-        let ran = self.with_engine(|engine| {
-            engine.keyspace(|keyspace| {
-                (keyspace.refused, keyspace.moves, keyspace.behind) = (refused, moves, behind);
-            });
-            let reply = engine.eval(script.name, script.text(), &keys, &args);
-            // A script with fewer commands must not leave this to the next one.
-            engine.keyspace(|keyspace| (keyspace.refused, keyspace.moves) = (None, Moves::Rests));
-            // Taken under the same lock as the run. Otherwise another script's messages could get
-            // among them.
-            let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
-            (reply, published.unwrap_or_default())
-        });
-        let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let published = published.iter().map(|(channel, message, received)| Published {
-            channel: text(channel),
-            message: text(message),
-            received: *received,
-        });
-        let published: Vec<_> = published.collect();
-        let answer = answer(reply);
+        let (reply, published) = self.run(request, moves);
+        let published: Vec<_> = published.iter().map(Published::new).collect();
         // Before the messages go out. A checker must know of a grant before its client can act on it.
-        self.shared.faults.ran(&Ran {
-            client: &request.client,
-            script: script.name,
+        faults.ran(&Ran {
+            client,
+            script: name,
             keys: &request.keys,
             args: &request.args,
-            reply: answer.as_ref().map(words).map_err(ToString::to_string),
+            reply: words(&reply),
             published: &published,
             sent: request.sent,
             at: self.micros(),
@@ -543,7 +423,34 @@ impl EmbeddedServer {
             }
             self.push(&channel, message);
         }
-        Some(answer)
+        Some(reply)
+    }
+
+    /// The reply, and what was published.
+    fn run(&self, request: &Request, moves: Moves) -> (Reply, Vec<Message>) {
+        let Request { client, name, text, keys, args, .. } = request;
+        let keys: Vec<_> = keys.iter().map(String::as_bytes).collect();
+        let args: Vec<_> = args.iter().map(String::as_bytes).collect();
+        let refused = self.shared.faults.refuse_inside(client, name);
+        let behind = self.shared.faults.behind();
+        let ran = self.with_engine(|engine| {
+            engine.keyspace(|keyspace| {
+                (keyspace.refused, keyspace.moves, keyspace.behind) = (refused, moves, behind);
+            });
+            let reply = engine.eval(name, text, &keys, &args);
+            // A script with fewer commands must not leave this to the next one.
+            engine.keyspace(|keyspace| (keyspace.refused, keyspace.moves) = (None, Moves::Rests));
+            // Taken under the same lock as the run. Otherwise another script's messages could get
+            // among them.
+            let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
+            (reply, published.unwrap_or_default())
+        });
+        let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
+        match reply {
+            // Redis' text for an error that was raised inside a script.
+            Reply::Error(text) => (Reply::Error(format!("{text} script: embedded")), published),
+            reply => (reply, published),
+        }
     }
 
     /// Whether a script may run here; otherwise the error that redirects it.
@@ -552,15 +459,15 @@ impl EmbeddedServer {
         let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
         let route = route.ok().flatten().unwrap_or(Ok(Moves::Rests));
         if let Err(error) = &route {
-            let Request { client, script, keys, args, .. } = request;
-            self.shared.faults.redirected(&Redirected { client, script: script.name, keys, args, error });
+            let Request { client, name: script, keys, args, .. } = request;
+            self.shared.faults.redirected(&Redirected { client, script, keys, args, error });
         }
         route
     }
 
     fn push(&self, channel: &str, message: String) {
         // Cloned, so that the map is not locked while the faults decide about the message.
-        let subscriber = self.shared.connections.lock().get(channel).map(|subscriber| subscriber.pushes.clone());
+        let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
             arrive(pushes.clone(), Pushed::Message(message.clone().into_bytes()), delay);
@@ -591,60 +498,18 @@ fn client_of(channel: &str) -> &str {
     channel.rsplit(':').next().unwrap_or_default()
 }
 
-/// Splits an error reply: a code, then a text.
-fn refused(text: &str) -> Refusal {
-    // As the redis crate splits the errors of a real server, so that `Refusal` reads both alike.
-    let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
-    Refusal::new(code, message)
-}
-
-fn answer(reply: Reply) -> Served {
-    let malformed = |what: &Reply| Refusal::new("ERR", &format!("the script answered {what:?}"));
-    match reply {
-        // Redis' text for an error that was raised inside a script.
-        Reply::Error(text) => Err(refused(&format!("{text} script: embedded"))),
-        Reply::Bulk(text) => Ok(ScriptReply::Text(text)),
-        Reply::List(replies) => {
-            let fields = replies.into_iter().map(|reply| field(reply).map_err(|reply| malformed(&reply)));
-            fields.collect::<Result<_, _>>().map(ScriptReply::List)
-        }
-        other => Err(malformed(&other)),
-    }
-}
-
-fn flat(reply: Reply) -> Vec<String> {
-    texts(reply).iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
-}
-
-fn texts(reply: Reply) -> Vec<Vec<u8>> {
-    match reply {
-        Reply::Ok => vec![b"OK".to_vec()],
-        Reply::Nil => vec![Vec::new()],
-        Reply::Int(number) => vec![number.to_string().into_bytes()],
-        Reply::Bulk(bytes) => vec![bytes],
-        Reply::Error(text) => vec![text.into_bytes()],
-        Reply::List(replies) => replies.into_iter().flat_map(texts).collect(),
-    }
-}
-
-fn field(reply: Reply) -> Result<Field, Reply> {
-    match reply {
-        Reply::Int(number) => Ok(Field::Int(number)),
-        Reply::Bulk(bytes) => Ok(Field::Text(bytes)),
-        other => Err(other),
-    }
-}
-
-fn words(reply: &ScriptReply) -> Vec<String> {
+/// The words of a script's reply, or the error.
+fn words(reply: &Reply) -> Result<Vec<String>, String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let word = |reply: &Reply| match reply {
+        Reply::Int(number) => number.to_string(),
+        Reply::Bulk(bytes) => text(bytes),
+        other => format!("{other:?}"),
+    };
     match reply {
-        ScriptReply::Text(bytes) => text(bytes).split(' ').map(str::to_owned).collect(),
-        ScriptReply::List(fields) => {
-            let word = |field: &Field| match field {
-                Field::Int(number) => number.to_string(),
-                Field::Text(bytes) => text(bytes),
-            };
-            fields.iter().map(word).collect()
-        }
+        Reply::Error(error) => Err(error.clone()),
+        Reply::Bulk(bytes) => Ok(text(bytes).split(' ').map(str::to_owned).collect()),
+        Reply::List(replies) => Ok(replies.iter().map(word).collect()),
+        other => Ok(vec![word(other)]),
     }
 }

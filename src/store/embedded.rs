@@ -1,41 +1,51 @@
-//! The way to an [`EmbeddedServer`], or to a node of a cluster of them.
+//! The store inside this process: the way to a server that runs the same scripts on keys in memory, or to a node of a cluster of
+//! them.
 //!
 //! By default a request takes no time and nothing is lost. `Faults` can change that.
 
+use std::iter::once;
 use std::sync::Arc;
 
+use fairlock_emulator::{Connection, Delivery, Pushed, Pushes, Reply, Request, Server};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-use super::faults::Delivery;
-use super::request::{Request, Served};
-use super::server::{Connection, EmbeddedServer, Pushed, Pushes};
-use crate::store::admission::Admission;
-use crate::store::backoff::Backoff;
-use crate::store::call::Call;
-use crate::store::changes::Changes;
-use crate::store::clock::now;
-use crate::store::connect_options::Address;
-use crate::store::error::{Disconnected, RequestError};
-use crate::store::keys;
-use crate::store::node::Node;
-use crate::store::node::wire::{Supervised, Wire};
-use crate::store::options::Options;
-use crate::store::reply::ScriptReply;
-use crate::store::server::Told;
-use crate::store::verbs::boot;
-use crate::store::{Priority, ServedKeys, SpawnHook};
+use super::admission::{Admission, IN_FLIGHT};
+use super::backoff::Backoff;
+use super::call::{Arg, Call};
+use super::changes::Changes;
+use super::clock::now;
+use super::cluster::slots::slot_of;
+use super::cluster::table::SlotRange;
+use super::connect_options::Address;
+use super::error::{Disconnected, Refusal, RequestError};
+use super::keys;
+use super::link;
+use super::node::Node;
+use super::node::wire::{Supervised, Wire};
+use super::options::Options;
+use super::reply::{Field, ScriptReply};
+use super::server::Told;
+use super::verbs::boot;
+use super::{Priority, ServedKeys, SpawnHook};
 use crate::sync::Mutex;
 
 pub type EmbeddedNode = Node<EmbeddedWire>;
 
+impl link::Connection for Connection {
+    fn dead(&self) -> &CancellationToken {
+        &self.dead
+    }
+}
+
 pub struct EmbeddedWire {
     /// One, or all nodes of a cluster.
-    servers: Vec<EmbeddedServer>,
+    servers: Vec<Server>,
     /// The server that it is connected to, or is to be. `None`: unused now.
-    current: Mutex<Option<EmbeddedServer>>,
+    current: Mutex<Option<Server>>,
     /// Notified when that has changed.
     moved: Notify,
     client: String,
@@ -44,7 +54,7 @@ pub struct EmbeddedWire {
 
 impl Node<EmbeddedWire> {
     /// If the server is down it goes on connecting. Returns whether it is connected.
-    pub fn connect_or_go_on(server: &EmbeddedServer, options: &Options, client: &str) -> (Self, bool) {
+    pub fn connect_or_go_on(server: &Server, options: &Options, client: &str) -> (Self, bool) {
         let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
         let inner = node.inner();
         *inner.wire.current.lock() = Some(server.clone());
@@ -61,14 +71,8 @@ impl Node<EmbeddedWire> {
     }
 
     /// A seat among the nodes of a cluster.
-    pub fn seat(
-        nodes: Vec<EmbeddedServer>,
-        keys: ServedKeys,
-        options: &Options,
-        client: &str,
-        changes: Arc<Changes>,
-    ) -> Self {
-        let in_flight = nodes.first().map_or(1, |server| server.in_flight(client));
+    pub fn seat(nodes: Vec<Server>, keys: ServedKeys, options: &Options, client: &str, changes: Arc<Changes>) -> Self {
+        let in_flight = nodes.first().map_or(1, |server| server.in_flight(client)).min(IN_FLIGHT);
         let wire = EmbeddedWire {
             servers: nodes,
             current: Mutex::default(),
@@ -141,7 +145,7 @@ impl Wire for EmbeddedWire {
         let (Some(connection), Some(server)) = (node.link.connection(Priority::Urgent), node.wire.server()) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
-        let request = Request::new(&node.wire.client, call, request, &server.tag());
+        let request = copied(&node.wire.client, call, request, &tag(&server));
         let deliveries = server.deliveries(&request);
         let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
@@ -152,7 +156,7 @@ impl Wire for EmbeddedWire {
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
-            return served.ok_or_else(unanswered)?.map_err(RequestError::Refused);
+            return script_reply(served.ok_or_else(unanswered)?);
         }
         let (answer, mut answers) = mpsc::channel(deliveries.len().max(1));
         // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
@@ -167,7 +171,7 @@ impl Wire for EmbeddedWire {
             biased;
             () = connection.dead.cancelled() => Err(unanswered()),
             // `answer` is still alive here, so if all copies are lost this waits until the caller times out.
-            served = answers.recv() => served.ok_or_else(unanswered)?.map_err(RequestError::Refused),
+            served = answers.recv() => script_reply(served.ok_or_else(unanswered)?),
         }
     }
 
@@ -179,13 +183,16 @@ impl Wire for EmbeddedWire {
         let answer = server.answer(words);
         // For the reason that `run` has.
         tokio::task::yield_now().await;
-        let texts = answer.ok_or_else(|| RequestError::Unanswered(Arc::new(Disconnected)))?;
-        Ok(Told { texts: texts.map_err(RequestError::Refused)?, connection: connection.dead })
+        match answer {
+            None => Err(RequestError::Unanswered(Arc::new(Disconnected))),
+            Some(Reply::Error(text)) => Err(refused(&text)),
+            Some(reply) => Ok(Told { texts: texts(reply), connection: connection.dead }),
+        }
     }
 
     fn address(&self) -> String {
-        let address = self.server().and_then(|server| server.address());
-        address.map_or_else(|| "the embedded server".into(), |address| address.to_string())
+        let server = self.server();
+        server.as_ref().and_then(Server::address).unwrap_or("the embedded server").to_owned()
     }
 
     fn hears(&self) -> bool {
@@ -205,7 +212,7 @@ impl Wire for EmbeddedWire {
     }
 
     fn move_to(&self, address: Option<&Address>) {
-        let next = self.servers.iter().find(|server| address.is_some() && server.address().as_ref() == address);
+        let next = self.servers.iter().find(|server| address.is_some() && address_of(server).as_ref() == address);
         let is_same = match (&*self.current.lock(), next) {
             (Some(before), Some(next)) => before.is(next),
             (before, next) => before.is_none() && next.is_none(),
@@ -234,16 +241,16 @@ impl Wire for EmbeddedWire {
 }
 
 impl EmbeddedWire {
-    fn server(&self) -> Option<EmbeddedServer> {
+    fn server(&self) -> Option<Server> {
         self.current.lock().clone()
     }
 
-    fn channel(&self, server: &EmbeddedServer) -> String {
-        format!("{}{}{}", self.channel_prefix, server.tag(), self.client)
+    fn channel(&self, server: &Server) -> String {
+        format!("{}{}{}", self.channel_prefix, tag(server), self.client)
     }
 
     /// Resolves when this is not the server to connect to.
-    async fn left(&self, server: &EmbeddedServer) {
+    async fn left(&self, server: &Server) {
         loop {
             // Register before looking, here too.
             let moved = self.moved.notified();
@@ -258,14 +265,14 @@ impl EmbeddedWire {
 impl Supervised<EmbeddedWire> {
     /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
     /// be lost.
-    fn boot(&self, server: &EmbeddedServer) {
+    fn boot(&self, server: &Server) {
         let Some(boot) = &self.boot else { return };
         // As by the probe of a node: a client that sends nothing during a freeze knows when it is over.
         self.clock.learn(now(), 0, server.micros());
         let life = server.life();
         let (flushes, keys, args) = (boot.flushes(), boot.keys(), boot.args(&life, server.epoch()));
-        let request = Request::new(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
-        if let Some(Ok(reply)) = server.serve(&request) {
+        let request = copied(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
+        if let Some(Ok(reply)) = server.serve(&request).map(script_reply) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.
             let _ = boot.booted(&reply, flushes, "the embedded server");
         }
@@ -280,12 +287,12 @@ impl Supervised<EmbeddedWire> {
     }
 
     /// `None`: the server is shut down.
-    fn serve(&self, server: &EmbeddedServer, request: &Request) -> Option<Served> {
+    fn serve(&self, server: &Server, request: &Request) -> Option<Reply> {
         if self.is_boot_due() {
             self.boot(server);
         }
         let served = server.serve(request)?;
-        if !matches!(&served, Err(refusal) if refusal.lacks_boot()) {
+        if !matches!(&served, Reply::Error(text) if refusal(text).lacks_boot()) {
             return Some(served);
         }
         self.boot(server);
@@ -295,7 +302,7 @@ impl Supervised<EmbeddedWire> {
 
 /// A request, and where it goes.
 struct SentRequest {
-    server: EmbeddedServer,
+    server: Server,
     connection: Connection,
     request: Arc<Request>,
 }
@@ -305,7 +312,7 @@ async fn deliver(
     node: Arc<Supervised<EmbeddedWire>>,
     sent: SentRequest,
     delivery: Delivery,
-    answer: mpsc::Sender<Served>,
+    answer: mpsc::Sender<Reply>,
 ) {
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
@@ -319,5 +326,85 @@ async fn deliver(
         node.hear_of_flush(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
+    }
+}
+
+/// `tag`: see [`tag`].
+fn copied(client: &str, call: Call<'_>, request: u64, tag: &str) -> Request {
+    // Redis hands each argument to a script as text, numbers too.
+    let text = |arg: &Arg<'_>| match arg {
+        Arg::Text(text) => (*text).to_owned(),
+        Arg::Channel(text) => format!("{text}{tag}"),
+        Arg::Int(number) => number.to_string(),
+    };
+    Request {
+        client: client.to_owned(),
+        name: call.script.name,
+        text: call.script.text(),
+        keys: call.keys.iter().map(ToString::to_string).collect(),
+        // The number of the request is the first argument of every script.
+        args: once(request.to_string()).chain(call.args.iter().map(text)).collect(),
+        slot: slot_of(call.lock_key()),
+        asking: call.asking,
+        sent: now(),
+    }
+}
+
+/// The part of a node's channels that distinguishes them from those of other nodes of its cluster.
+fn tag(server: &Server) -> String {
+    server.address().map(|address| address.replace(':', "/") + ":").unwrap_or_default()
+}
+
+/// As in CLUSTER SLOTS.
+pub fn ranges(server: &Server) -> Vec<SlotRange> {
+    let range = |(slot, master): (u16, String)| Some(SlotRange { first: slot, last: slot, master: address(&master)? });
+    server.slots().into_iter().filter_map(range).collect()
+}
+
+fn address_of(server: &Server) -> Option<Address> {
+    address(server.address()?)
+}
+
+/// Reads `host:port`.
+fn address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some(Address::Tcp { host: host.to_owned(), port: port.parse().ok()? })
+}
+
+/// Splits an error reply: a code, then a text.
+pub fn refusal(text: &str) -> Refusal {
+    // As the redis crate splits the errors of a real server, so that `Refusal` reads both alike.
+    let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
+    Refusal::new(code, message)
+}
+
+fn refused(text: &str) -> RequestError {
+    RequestError::Refused(refusal(text))
+}
+
+fn script_reply(reply: Reply) -> Result<ScriptReply, RequestError> {
+    let malformed = |what: Reply| refused(&format!("ERR the script answered {what:?}"));
+    let field = |reply| match reply {
+        Reply::Int(number) => Ok(Field::Int(number)),
+        Reply::Bulk(bytes) => Ok(Field::Text(bytes)),
+        other => Err(malformed(other)),
+    };
+    match reply {
+        Reply::Error(text) => Err(refused(&text)),
+        Reply::Bulk(text) => Ok(ScriptReply::Text(text)),
+        Reply::List(replies) => replies.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List),
+        other => Err(malformed(other)),
+    }
+}
+
+/// The words of a reply; nil is an empty one.
+pub fn texts(reply: Reply) -> Vec<Vec<u8>> {
+    match reply {
+        Reply::Ok => vec![b"OK".to_vec()],
+        Reply::Nil => vec![Vec::new()],
+        Reply::Int(number) => vec![number.to_string().into_bytes()],
+        Reply::Bulk(bytes) => vec![bytes],
+        Reply::Error(text) => vec![text.into_bytes()],
+        Reply::List(replies) => replies.into_iter().flat_map(texts).collect(),
     }
 }
