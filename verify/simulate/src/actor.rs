@@ -56,7 +56,7 @@ impl Actor {
                 }
             })
             .await;
-            if !self.has_runtime() {
+            if !self.has_runtime() || self.is_closed() {
                 // It has nothing to do any more, except to hear of it in each way that there is.
                 rounds_without -= 1;
                 if rounds_without == 0 {
@@ -68,6 +68,10 @@ impl Actor {
 
     fn has_runtime(&self) -> bool {
         self.world.has_runtime(self.client.id())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.world.is_closed(self.client.id())
     }
 
     fn note(&self, what: &'static str, more: impl FnOnce() -> String) {
@@ -184,6 +188,7 @@ impl Actor {
                 self.world.fault("calls_without_runtime");
                 !self.has_runtime()
             }
+            LockError::Closed => self.is_closed(),
             _ => false,
         };
         if !expected {
@@ -314,6 +319,11 @@ impl Actor {
             // Its lease may be over, or the detach had no answer.
             AttachError::Handle(HandleError::Lost) => true,
             AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
+            AttachError::Handle(HandleError::Request(RequestError::Closed)) | AttachError::Unreachable(_)
+                if self.is_closed() =>
+            {
+                true
+            }
             AttachError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
             AttachError::Unreachable(_) | AttachError::Handle(HandleError::Request(RequestError::Refused(_))) => {
                 rested || self.world.is_settling() || self.world.was_down_since(begun)
@@ -563,6 +573,7 @@ impl Section<'_> {
             // It would outlast `max_hold`, which counts from the hold's begin.
             Err(ExtendError::Lease(_))
                 if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
+            Err(ExtendError::Request(RequestError::Closed)) if actor.is_closed() => {}
             Err(error @ (ExtendError::Lease(_) | ExtendError::Request(RequestError::Closed))) => {
                 report("errors", format!("{token} was not extended: {error}"));
             }
@@ -646,6 +657,7 @@ impl Section<'_> {
                 world.is_settling() || world.was_down_since(begun)
             }
             DetachRefusal::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
+            DetachRefusal::Request(RequestError::Closed) => actor.is_closed(),
             _ => false,
         };
         if !expected {

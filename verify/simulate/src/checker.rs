@@ -150,6 +150,15 @@ struct Resource {
 /// Lock and token: other locks may have the same tokens.
 type Hold = (String, u64);
 
+/// What an owner has asked for last, at one lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LastAsked {
+    /// Its places from before this seq are over. One may be there again: a failover or a late copy has brought it back.
+    pub over_below: u64,
+    /// It has nothing any more.
+    pub has_ended: bool,
+}
+
 /// A hold that an actor relies on.
 pub struct Claim {
     pub lock: String,
@@ -212,6 +221,8 @@ pub struct Checker {
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
+    /// By lock key and owner.
+    pub last_asked: BTreeMap<(String, String), LastAsked>,
     /// A failover has lost the last change of their counts.
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
@@ -640,6 +651,18 @@ impl Checker {
         *hindered = until.max(*hindered);
     }
 
+    fn note_last_asked(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
+        let (owner, over_below) = match ran.script {
+            "acquire" => (&ran.args[2], number(&ran.args, 3)),
+            "leave" => (&ran.args[2], number::<u64>(&ran.args, 3) + 1),
+            "release" => (&ran.args[1], number(&ran.args, 2)),
+            _ => return,
+        };
+        let last = self.last_asked.entry((key.to_owned(), owner.clone())).or_default();
+        last.over_below = last.over_below.max(over_below);
+        last.has_ended = ran.script == "leave" || status == "freed" || status == "gone";
+    }
+
     /// P8: a guard ends early only for a cause, and soon where there is one. Called again and again. In a cluster slots move, and
     /// in a scenario each step says what must be.
     pub fn check_causes(&mut self, now: Duration) {
@@ -885,6 +908,7 @@ impl Checker {
         if meddled {
             self.lock(key).inexact = true;
         }
+        self.note_last_asked(key, ran, status);
         match ran.script {
             "acquire" => self.acquired(key, ran, reply),
             "poll" => self.polled(key, ran, reply),

@@ -79,6 +79,11 @@ pub fn loses_rights(seed: u64) -> bool {
     }
 }
 
+/// Clients are closed while their calls are under way. Not in runs that the corpus had before.
+pub fn closes(seed: u64) -> bool {
+    matches!(seed % 29, 7..10 | 12 | 13) && matches!(Topology::of(seed), Topology::OneServer | Topology::Cluster)
+}
+
 /// Random, and small enough to be read.
 pub fn random() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);

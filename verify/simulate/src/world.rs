@@ -90,6 +90,8 @@ struct Process {
     life: Life,
     /// Its client's runtime has ended: the background tasks are gone, the callers go on.
     runtime_ended: bool,
+    /// Its client has been told to close.
+    is_closed: bool,
     /// The wakers of its tasks, by the tasks' numbers.
     wakers: BTreeMap<u64, Waker>,
 }
@@ -183,6 +185,8 @@ pub struct State {
     handles: Option<fastrand::Rng>,
     /// Guards extend their leases, in some of these runs.
     extends: bool,
+    /// Draws the ends of clients whose calls are under way, in runs that have them.
+    closes: Option<fastrand::Rng>,
     /// As `handles`, for those of permits.
     permits: Option<fastrand::Rng>,
     /// As `handles`, for `max_hold`.
@@ -291,6 +295,7 @@ impl World {
             Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
+        world.state().closes = seed::closes(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xc105));
         world
     }
 
@@ -317,6 +322,7 @@ impl World {
                 later,
                 handles,
                 extends: false,
+                closes: None,
                 permits,
                 limits,
                 may_rest,
@@ -665,9 +671,31 @@ impl World {
     pub fn has_runtime(&self, process: &str) -> bool {
         !self.state().process(process).runtime_ended
     }
+
+    /// Whether a client is closed now, while its calls are under way: only in runs that have this.
+    pub fn closes_one(&self) -> bool {
+        self.state().closes.as_mut().is_some_and(|random| random.u8(..6) == 0)
+    }
+
+    /// The client of this process closes.
+    pub fn closes(&self, process: &str) {
+        self.fault_of("closes", process);
+        self.hindered(process, Duration::MAX);
+        self.state().process(process).is_closed = true;
+    }
+
+    pub fn is_closed(&self, process: &str) -> bool {
+        self.state().process(process).is_closed
+    }
 }
 
 impl State {
+    /// How often a server has got an earlier state back.
+    pub fn restored(&self) -> u64 {
+        let kinds = ["failovers", "failovers_unnoticed", "demotions", "nodes_replaced", "slots_moved_back"];
+        kinds.iter().filter_map(|kind| self.faults.get(kind)).sum()
+    }
+
     pub fn is_settling(&self, now: Duration) -> bool {
         if let Some(script) = &self.script {
             return !script.settled;
@@ -692,7 +720,7 @@ impl State {
     }
 
     fn process(&mut self, name: &str) -> &mut Process {
-        let new = || Process { life: Life::Runs, runtime_ended: false, wakers: BTreeMap::new() };
+        let new = || Process { life: Life::Runs, runtime_ended: false, is_closed: false, wakers: BTreeMap::new() };
         self.processes.entry(name.to_owned()).or_insert_with(new)
     }
 
