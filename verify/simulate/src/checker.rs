@@ -653,9 +653,9 @@ impl Checker {
 
     fn note_last_asked(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
         let (owner, over_below) = match ran.script {
-            "acquire" => (&ran.args[2], number(&ran.args, 3)),
-            "leave" => (&ran.args[2], number::<u64>(&ran.args, 3) + 1),
-            "release" => (&ran.args[1], number(&ran.args, 2)),
+            "acquire" => (&ran.args[2], number(ran.args, 3)),
+            "leave" => (&ran.args[2], number::<u64>(ran.args, 3) + 1),
+            "release" => (&ran.args[1], number(ran.args, 2)),
             _ => return,
         };
         let last = self.last_asked.entry((key.to_owned(), owner.clone())).or_default();
