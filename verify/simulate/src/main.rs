@@ -21,6 +21,7 @@
 
 mod actor;
 mod checker;
+mod closing;
 mod cluster;
 mod corpus;
 mod faults;

@@ -12,8 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::actor::Actor;
 use crate::checker::{Failover, Remembered};
+use crate::closing::close;
 use crate::cluster::Cluster;
-use crate::keys::{BOOT, frozen_until, key_of, name_of, ticket_of};
+use crate::keys::{BOOT, frozen_until, key_of, name_of};
 use crate::outcome::Outcome;
 use crate::quorum;
 use crate::seed::Topology;
@@ -109,49 +110,6 @@ async fn hand_in_hand(world: &World) {
     }
 }
 
-/// Closes a client whose calls are under way. P5: then nothing of it is at the servers.
-async fn close(world: Arc<World>, client: LockClient, nodes: Vec<EmbeddedServer>) {
-    let before = world.state().restored();
-    let asked = world.state().checker.last_asked.clone();
-    let closed = client.close().await;
-    world.note("closed", 0, || format!("{}: {closed:?}", client.id()));
-    if closed.is_err() || world.state().restored() > before {
-        return;
-    }
-    let is_known = |(lock, owner, seq): &Trace| {
-        let last = asked.get(&(lock.clone(), owner.clone())).copied().unwrap_or_default();
-        seq.map_or(!last.has_ended, |seq| seq >= last.over_below)
-    };
-    let left = nodes.iter().flat_map(|node| traces(node, client.id())).filter(is_known).collect::<Vec<_>>();
-    if !left.is_empty() {
-        world.state().checker.report("P5", format!("{} is closed, and has left {left:?}", client.id()));
-    }
-}
-
-/// The lock and the owner of a hold, or of the place with this seq.
-type Trace = (String, String, Option<u64>);
-
-/// The holds and places of a client, but for those of handles, which outlive it.
-fn traces(node: &EmbeddedServer, client: &str) -> Vec<Trace> {
-    let of_it = format!("{client}:");
-    let mut found = Vec::new();
-    for key in node.keys() {
-        for word in command(node, &["HGETALL", &key]).into_iter().filter(|word| word.starts_with(&of_it)) {
-            found.push((key.clone(), word, None));
-        }
-        let Some(lock) = key.strip_suffix(":queue") else { continue };
-        for place in command(node, &["LRANGE", &key, "0", "-1"]).iter().filter(|place| place.starts_with(&of_it)) {
-            let ticket = ticket_of(place);
-            // Either half of a place alone is nothing: the other one was deleted by hand.
-            let waits = command(node, &["ZMSCORE", &format!("{lock}:deadlines"), ticket]) != [""];
-            if let Some((owner, seq)) = ticket.rsplit_once(':').filter(|_| waits) {
-                found.push((lock.to_owned(), owner.to_owned(), seq.parse().ok()));
-            }
-        }
-    }
-    found
-}
-
 /// A process: a client and its actors.
 struct Process {
     client: LockClient,
@@ -166,8 +124,8 @@ struct Run {
     processes: Vec<Process>,
     /// The processes whose client's runtime has ended.
     without_runtime: Vec<Process>,
-    /// The processes whose client closes, or has closed, and the calls that close them.
-    closing: Vec<(Process, JoinHandle<()>)>,
+    /// The processes whose client closes, or has closed.
+    closing: Vec<Process>,
     /// Kept until the run ends: a client that is dropped closes its connections, and a process that dies does not.
     dead: Vec<LockClient>,
     names: usize,
@@ -446,11 +404,12 @@ impl Run {
         if victim >= self.processes.len() {
             return;
         }
-        let process = self.processes.swap_remove(victim);
+        let mut process = self.processes.swap_remove(victim);
         self.world.closes(process.client.id());
-        let closing = close(self.world.clone(), process.client.clone(), self.nodes.clone());
-        let closing = tokio::spawn(self.world.in_process(process.client.id(), Box::pin(closing)));
-        self.closing.push((process, closing));
+        let asked = self.world.state().checker.last_asked.clone();
+        let closing = close(self.world.clone(), process.client.clone(), self.nodes.clone(), vec![asked]);
+        process.actors.push(tokio::spawn(self.world.in_process(process.client.id(), Box::pin(closing))));
+        self.closing.push(process);
     }
 
     /// The server hears now or later that the client is gone.
@@ -622,8 +581,7 @@ impl Run {
         self.world.wakes.notify_waiters();
         watching.abort();
         others.iter().for_each(JoinHandle::abort);
-        self.end_those_without_runtime().await;
-        self.end_those_that_are_closed().await;
+        self.end_those_that_have_ended().await;
         let processes = std::mem::take(&mut self.processes);
         for Process { client, actors } in processes {
             for actor in actors {
@@ -683,35 +641,22 @@ impl Run {
         }
     }
 
-    /// Their callers have all been notified: none waits for an answer that cannot come. Nothing can be released, so
-    /// what they held has ended with its lease, and closing need not wait.
-    async fn end_those_without_runtime(&mut self) {
-        for Process { client, actors } in std::mem::take(&mut self.without_runtime) {
+    /// Clients whose runtime has ended, or that are closed. Their callers have all been notified: none waits for an answer that
+    /// cannot come. Nothing can be released any more, so closing need not wait.
+    async fn end_those_that_have_ended(&mut self) {
+        let ended = self.without_runtime.drain(..).chain(self.closing.drain(..));
+        for Process { client, actors } in ended.collect::<Vec<_>>() {
             for actor in actors {
                 match timeout(LONGEST_WAIT, actor).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => self.violated("P10", format!("an actor without a runtime ended with {error}")),
-                    Err(_) => self.violated("P9", format!("an actor of {}, whose runtime ended, hangs", client.id())),
+                    Ok(Err(error)) => {
+                        self.violated("P10", format!("an actor of a client that has ended ended with {error}"))
+                    }
+                    Err(_) => self.violated("P9", format!("an actor of {}, which has ended, hangs", client.id())),
                 }
             }
             if timeout(Duration::from_millis(1), client.close()).await.is_err() {
-                self.violated("P10", format!("close of {}, whose runtime ended, waits", client.id()));
-            }
-        }
-    }
-
-    /// Each of their calls has ended, and so has the close.
-    async fn end_those_that_are_closed(&mut self) {
-        for (Process { client, actors }, closing) in std::mem::take(&mut self.closing) {
-            for task in actors.into_iter().chain([closing]) {
-                match timeout(LONGEST_WAIT, task).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => self.violated("P10", format!("a task of a closed client ended with {error}")),
-                    Err(_) => self.violated("P9", format!("a call of {}, which is closed, hangs", client.id())),
-                }
-            }
-            if timeout(Duration::from_millis(1), client.close()).await.is_err() {
-                self.violated("P10", format!("another close of {} waits", client.id()));
+                self.violated("P10", format!("close of {}, which has ended, waits", client.id()));
             }
         }
     }

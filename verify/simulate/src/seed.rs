@@ -81,7 +81,11 @@ pub fn loses_rights(seed: u64) -> bool {
 
 /// Clients are closed while their calls are under way. Not in runs that the corpus had before.
 pub fn closes(seed: u64) -> bool {
-    matches!(seed % 29, 7..10 | 12 | 13) && matches!(Topology::of(seed), Topology::OneServer | Topology::Cluster)
+    match Topology::of(seed) {
+        Topology::OneServer | Topology::Cluster => matches!(seed % 29, 7..10 | 12 | 13),
+        Topology::Quorum => matches!(seed % 29, 10..16),
+        Topology::Shared => false,
+    }
 }
 
 /// Random, and small enough to be read.

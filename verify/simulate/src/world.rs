@@ -692,7 +692,8 @@ impl World {
 impl State {
     /// How often a server has got an earlier state back.
     pub fn restored(&self) -> u64 {
-        let kinds = ["failovers", "failovers_unnoticed", "demotions", "nodes_replaced", "slots_moved_back"];
+        let kinds =
+            ["failovers", "failovers_unnoticed", "demotions", "nodes_replaced", "slots_moved_back", "masters_put_back"];
         kinds.iter().filter_map(|kind| self.faults.get(kind)).sum()
     }
 

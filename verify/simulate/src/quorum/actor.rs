@@ -56,7 +56,7 @@ impl Actor {
                 }
             })
             .await;
-            if !self.has_runtime() {
+            if !self.has_runtime() || self.world().is_closed(&self.id) {
                 rounds_without -= 1;
                 if rounds_without == 0 {
                     return;
@@ -176,6 +176,7 @@ impl Actor {
                 self.world().fault("calls_without_runtime");
                 !self.has_runtime()
             }
+            LockError::Closed => self.world().is_closed(&self.id),
             _ => false,
         };
         if !expected {

@@ -13,6 +13,7 @@ use super::actor::Actor;
 use super::master::Master;
 use super::trial::{AFTERMATH, Trial};
 use crate::checker::Failover;
+use crate::closing::close;
 use crate::keys::BOOT;
 use crate::outcome::Outcome;
 use crate::world::{LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
@@ -47,6 +48,8 @@ struct Run {
     servers: Vec<EmbeddedServer>,
     processes: Vec<Process>,
     without_runtime: Vec<Process>,
+    /// The processes whose client closes, or has closed.
+    closing: Vec<Process>,
     /// As in `crate::run::Run`.
     dead: Vec<LockClient>,
     names: usize,
@@ -68,8 +71,9 @@ impl Run {
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
         trial.serve(servers.clone());
         let names = 1 + world.below(2) as usize;
-        let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
-        let run = Self { world: world.clone(), trial, servers, processes, without_runtime, dead, names, actors: 0 };
+        let (processes, without_runtime, closing, dead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let run =
+            Self { world: world.clone(), trial, servers, processes, without_runtime, closing, dead, names, actors: 0 };
         // They have just been started.
         (0..run.servers.len()).for_each(|node| must_freeze(&run.trial, node));
         run
@@ -168,6 +172,9 @@ impl Run {
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1200)).await;
         let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        if self.world.closes_one() {
+            self.close(victim);
+        }
         match self.world.below(24) {
             0..3 => self.pause(victim),
             3..5 => self.kill(victim),
@@ -226,6 +233,19 @@ impl Run {
             self.world.end_runtime(&process.id);
             self.cut_off(process.id.clone());
             self.without_runtime.push(process);
+        }
+    }
+
+    /// Its actors go on, each until it is told of the end.
+    fn close(&mut self, victim: usize) {
+        if victim < self.processes.len() {
+            let mut process = self.processes.swap_remove(victim);
+            self.world.closes(&process.id);
+            let nodes = 0..self.servers.len();
+            let asked = nodes.map(|node| self.trial.state().checker.node(node).last_asked.clone()).collect();
+            let closing = close(self.world.clone(), process.client.clone(), self.servers.clone(), asked);
+            process.actors.push(tokio::spawn(self.world.in_process(&process.id, Box::pin(closing))));
+            self.closing.push(process);
         }
     }
 
@@ -436,10 +456,12 @@ impl Run {
     }
 
     async fn end_all(&mut self) {
-        for Process { client, id, actors } in std::mem::take(&mut self.without_runtime) {
+        for Process { client, id, actors } in
+            self.without_runtime.drain(..).chain(self.closing.drain(..)).collect::<Vec<_>>()
+        {
             self.end_actors(&id, actors).await;
             if timeout(Duration::from_millis(1), client.close()).await.is_err() {
-                self.violated("P10", format!("close of {id}, whose runtime ended, waits"));
+                self.violated("P10", format!("close of {id}, which has ended, waits"));
             }
         }
         for Process { client, id, actors } in std::mem::take(&mut self.processes) {
