@@ -362,6 +362,35 @@ async fn a_user_without_a_password_on_a_unix_socket_is_that_user() {
     .await;
 }
 
+/// A Unix socket is registered for its replies alone: while it is full, the notice that there is room is asked for.
+#[tokio::test]
+async fn what_does_not_fit_into_a_unix_socket_is_sent_when_there_is_room() {
+    limit(async {
+        let server = Server::start().await;
+        let client = Timing::relaxed().connect(&server.unix_url()).await;
+        server.pause();
+        // Some 5 kB each, of which the socket takes 200 kB. A small answer tells when all is sent.
+        let names = (0..200).map(|number| format!("{number:0>1000}"));
+        let calls: Vec<_> = names
+            .map(|name| {
+                let lock = client.lock(name);
+                tokio::spawn(async move { lock.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap() })
+            })
+            .collect();
+        // Each of them runs, and the driver until it waits for room.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        server.resume();
+        for call in calls {
+            call.await.unwrap();
+        }
+        client.close().await.unwrap();
+        server.assert_clean().await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn options_that_do_not_fit_are_told_with_their_own_values() {
     let builder =
