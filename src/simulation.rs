@@ -10,8 +10,8 @@ pub use fairlock_emulator::{
 
 use crate::engine::owner;
 use crate::store::cluster::slots::slot_of;
-use crate::store::cluster::table::Table;
-use crate::store::embedded::{EmbeddedNode, ranges, refusal, texts};
+use crate::store::cluster::table::{SlotRange, Table};
+use crate::store::embedded::{EmbeddedNode, address as address_of, refusal, texts};
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
 /// What happens to servers, beside what a user's test may do to them.
@@ -103,6 +103,13 @@ pub fn connect(
 ) -> Result<(LockClient, Looks), ConnectError> {
     let (client, table) = builder.embedded_cluster(nodes, |table| table.replace(&ranges(&node.0)))?;
     Ok((client, Looks(Arc::downgrade(&table))))
+}
+
+/// As in CLUSTER SLOTS.
+fn ranges(node: &Server) -> Vec<SlotRange> {
+    let range =
+        |(slot, master): (u16, String)| Some(SlotRange { first: slot, last: slot, master: address_of(&master)? });
+    node.slots().into_iter().filter_map(range).collect()
 }
 
 /// In place of the watch of a client, which asks the nodes who serves which slot.

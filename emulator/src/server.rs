@@ -77,8 +77,8 @@ pub enum Pushed {
     Flushed,
 }
 
-/// Unbounded: a connection gets one message for each of its own tickets, and max_waiters bounds those. Of flushes one at a time
-/// is on its way.
+/// Unbounded: the scripts bound what they publish. Those of fairlock send a client one message for each of its places, and
+/// `max_waiters` bounds these. Of flushes one at a time is on its way.
 pub type Pushes = mpsc::UnboundedReceiver<Pushed>;
 
 struct Subscriber {
@@ -153,7 +153,7 @@ impl Server {
         }
     }
 
-    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token.
+    /// The keys that exist, sorted.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         // The clock is set first, so that keys which have expired are not shown.
@@ -161,7 +161,7 @@ impl Server {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
+    /// Deletes all keys, as FLUSHALL does, and tells all connections.
     pub fn flush(&self) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
         self.tell_of_flush();
@@ -197,6 +197,7 @@ impl Server {
         self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
     }
 
+    /// Puts an earlier state in place of the present one, as a failover to a replica does that was behind.
     pub fn restore(&self, snapshot: Snapshot) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.restore(snapshot)));
     }
@@ -224,6 +225,7 @@ impl Server {
         }
     }
 
+    /// Whether they are clones of one server.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -243,8 +245,7 @@ impl Server {
         self.shared.started.notify_waiters();
     }
 
-    /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects by
-    /// itself.
+    /// Closes the connection of the client with this id. The client reconnects by itself.
     pub fn disconnect(&self, client: &str) {
         let connections = self.connections();
         let of_client = connections.iter().filter(|connection| connection.channel.ends_with(client));
@@ -327,11 +328,12 @@ impl Server {
         self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
+    /// Distinguishes it from others in this process.
     pub fn id(&self) -> String {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// The identity of this life of the server, see boot.lua.
+    /// The identity of this life of the server: new after each start, and after each promotion.
     pub fn life(&self) -> String {
         let promotions = self.shared.promotions.load(Ordering::Relaxed);
         format!("embedded/{}", self.shutdowns() - self.epoch() + promotions)
@@ -354,18 +356,22 @@ impl Server {
         self.shared.unnoticed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether it was shut down since this connection began.
     pub fn was_shut_down_since(&self, connection: &Connection) -> bool {
         connection.shutdowns != self.shutdowns()
     }
 
+    /// The copies of a request that are sent, as the faults say.
     pub fn deliveries(&self, request: &Request) -> Vec<Delivery> {
         self.shared.faults.request(&request.client, request.name)
     }
 
+    /// See [`Faults::in_flight`].
     pub fn in_flight(&self, client: &str) -> usize {
         self.shared.faults.in_flight(client)
     }
 
+    /// See [`Faults::spawn`].
     pub fn wrap_task(&self, client: &str, task: Task) -> Task {
         self.shared.faults.spawn(client, task)
     }

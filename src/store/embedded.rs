@@ -19,7 +19,6 @@ use super::call::{Arg, Call};
 use super::changes::Changes;
 use super::clock::now;
 use super::cluster::slots::slot_of;
-use super::cluster::table::SlotRange;
 use super::connect_options::Address;
 use super::error::{Disconnected, Refusal, RequestError};
 use super::keys;
@@ -355,18 +354,12 @@ fn tag(server: &Server) -> String {
     server.address().map(|address| address.replace(':', "/") + ":").unwrap_or_default()
 }
 
-/// As in CLUSTER SLOTS.
-pub fn ranges(server: &Server) -> Vec<SlotRange> {
-    let range = |(slot, master): (u16, String)| Some(SlotRange { first: slot, last: slot, master: address(&master)? });
-    server.slots().into_iter().filter_map(range).collect()
-}
-
 fn address_of(server: &Server) -> Option<Address> {
     address(server.address()?)
 }
 
 /// Reads `host:port`.
-fn address(text: &str) -> Option<Address> {
+pub fn address(text: &str) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     Some(Address::Tcp { host: host.to_owned(), port: port.parse().ok()? })
 }

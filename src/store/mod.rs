@@ -13,8 +13,6 @@ pub mod connect_options;
 mod connection;
 pub mod dial;
 #[cfg(feature = "embedded")]
-// Its faults, and its life as a node of a cluster, are there for the simulator alone.
-#[cfg_attr(not(feature = "_simulation"), allow(dead_code))]
 pub mod embedded;
 pub mod error;
 pub mod glob;
