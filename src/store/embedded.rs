@@ -61,7 +61,7 @@ impl Node<EmbeddedWire> {
         let is_connected = first.is_some();
         match first {
             Some(first) => {
-                inner.boot(server);
+                inner.greet(server);
                 node.begin(first);
             }
             None => node.go_on(Arc::new(Disconnected)),
@@ -114,11 +114,7 @@ impl Wire for EmbeddedWire {
                 () = node.wire.left(&server) => continue,
                 attached = server.reattach(&node.wire.client, &channel) => attached,
             };
-            if let ServedKeys::Slots { .. } = node.keys {
-                // As by the probe of a node over the network.
-                node.clock.learn(now(), 0, server.micros());
-            }
-            node.boot(&server);
+            node.greet(&server);
             return Some(attached);
         }
         None
@@ -262,12 +258,17 @@ impl EmbeddedWire {
 }
 
 impl Supervised<EmbeddedWire> {
+    /// As by the probe of a node over the network. Without the server's time its first request would be late (R2), and later
+    /// ones would come before it (P3); and a client that sends nothing during a freeze would not know when it is over.
+    fn greet(&self, server: &Server) {
+        self.clock.learn(now(), 0, server.micros());
+        self.boot(server);
+    }
+
     /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
     /// be lost.
     fn boot(&self, server: &Server) {
         let Some(boot) = &self.boot else { return };
-        // As by the probe of a node: a client that sends nothing during a freeze knows when it is over.
-        self.clock.learn(now(), 0, server.micros());
         let life = server.life();
         let (flushes, keys, args) = (boot.flushes(), boot.keys(), boot.args(&life, server.epoch()));
         let request = copied(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");

@@ -312,3 +312,34 @@ async fn p3_a_call_in_a_task_that_has_done_much_asks_before_a_later_one() {
     })
     .await;
 }
+
+/// It knows the server's time from the beginning, as a client of a real server does. Otherwise its first request is late (R2).
+#[tokio::test]
+async fn p3_the_first_calls_of_an_embedded_client_have_their_order() {
+    in_virtual_time(async |server| {
+        let holder = server.open(LockClient::builder()).await;
+        let held = holder.lock(NAME).lock().await.unwrap();
+        let client = server.open(LockClient::builder()).await;
+        let served = RefCell::new(Vec::new());
+        let calls = (0..3_u32).map(async |number| {
+            tokio::time::sleep(number * Duration::from_millis(2)).await;
+            let guard = client.lock(NAME).lock().await.unwrap();
+            served.borrow_mut().push(number);
+            guard.unlock().await.unwrap();
+        });
+        let frees = async {
+            let status = async || holder.lock(NAME).status().await.unwrap();
+            eventually("they wait", async || status().await.waiters == 3).await;
+            held.unlock().await.unwrap();
+        };
+        join(join_all(calls), frees).await;
+        assert_eq!(*served.borrow(), [0, 1, 2]);
+        let newcomer = server.open(LockClient::builder()).await;
+        let limit = Duration::from_millis(1);
+        newcomer.lock(NAME).lock_timeout(limit).await.expect("it is free").unlock().await.unwrap();
+        for client in [holder, client, newcomer] {
+            client.close().await.unwrap();
+        }
+    })
+    .await;
+}

@@ -44,7 +44,8 @@ async fn a_call_and_its_hold_are_spans_of_their_caller() {
             let field = |name: &str| span.fields.get(name).cloned().unwrap_or_default();
             assert_eq!(["name", "label", "owner", "token"].map(field), ["x", "job 17", &owner, &token]);
         }
-        assert!(call.fields["wait_ms"].parse::<f64>().unwrap() > 0.0, "{call:?}");
+        // At the embedded server no time passes.
+        assert!(call.fields["wait_ms"].parse::<f64>().unwrap() >= 0.0, "{call:?}");
         assert!(!hold.fields.contains_key("held_ms"), "{hold:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
         // A view keeps the hold in memory, but its span is over.
