@@ -93,7 +93,8 @@ impl EmbeddedServer {
         Self(Server::new())
     }
 
-    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token.
+    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token, and for a
+    /// while one for each request that was given up and may still arrive.
     ///
     /// ```
     /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
