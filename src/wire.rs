@@ -39,10 +39,10 @@ fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The last one that the format has, in the year 9999.
+/// The end of the year 9999: the format has no later time.
 const LATEST: Duration = Duration::from_secs(253_402_300_799);
 
-/// Such as `2026-11-22T10:30:00.250Z`. A time that the format does not have is the nearest one that it has.
+/// Such as `2026-11-22T10:30:00.250Z`. A time outside of the format is written as the nearest one in it.
 fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LATEST)).to_string()
 }

@@ -41,7 +41,7 @@ struct Shared {
     unnoticed: AtomicU64,
     /// How often it was promoted, its connections having stayed.
     promotions: AtomicU64,
-    /// The next number for a client or a connection.
+    /// The number of the next connection.
     next_number: AtomicU64,
     /// As a node of a cluster.
     member: Option<Member>,
@@ -257,10 +257,6 @@ impl Server {
         lock(&self.shared.connections).values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
-    fn next_number(&self) -> u64 {
-        self.shared.next_number.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Connects and subscribes, unless it is shut down.
     pub fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
         if !self.is_up() {
@@ -268,7 +264,7 @@ impl Server {
         }
         let (pushes, pushed) = mpsc::unbounded_channel();
         let connection = Connection {
-            number: self.next_number(),
+            number: self.shared.next_number.fetch_add(1, Ordering::Relaxed),
             shutdowns: self.shutdowns(),
             channel: channel.to_owned(),
             dead: CancellationToken::new(),

@@ -369,7 +369,7 @@ async fn what_does_not_fit_into_a_unix_socket_is_sent_when_there_is_room() {
         let server = Server::start().await;
         let client = Timing::relaxed().connect(&server.unix_url()).await;
         server.pause();
-        // Some 5 kB each, of which the socket takes 200 kB. A small answer tells when all is sent.
+        // Requests of some 5 kB each. The socket takes 200 kB.
         let names = (0..200).map(|number| format!("{number:0>1000}"));
         let calls: Vec<_> = names
             .map(|name| {

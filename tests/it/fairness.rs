@@ -265,26 +265,35 @@ async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
     .await;
 }
 
+/// The order in which the calls of one task are served. They begin this far apart, while `holder` has the lock.
+async fn served_in_one_task(holder: &LockClient, client: &LockClient, calls: u32, apart: Duration) -> Vec<u32> {
+    let held = holder.lock(NAME).lock().await.unwrap();
+    let served = RefCell::new(Vec::new());
+    let calling = (0..calls).map(async |number| {
+        if !apart.is_zero() {
+            tokio::time::sleep(number * apart).await;
+        }
+        let guard = client.lock(NAME).lock().await.unwrap();
+        served.borrow_mut().push(number);
+        guard.unlock().await.unwrap();
+    });
+    let frees = async {
+        let status = async || holder.lock(NAME).status().await.unwrap();
+        eventually("they wait", async || status().await.waiters == u64::from(calls)).await;
+        held.unlock().await.unwrap();
+    };
+    join(join_all(calling), frees).await;
+    served.into_inner()
+}
+
 /// tokio lets a task do about 128 things before all of its futures have to wait for its next turn, in which they come in
 /// another order.
 #[tokio::test]
 async fn p3_calls_of_one_task_are_served_in_the_order_of_their_first_polls() {
     in_virtual_time(async |server| {
         let client = server.open(LockClient::builder()).await;
-        let holder = client.lock(NAME).lock().await.unwrap();
-        let served = RefCell::new(Vec::new());
-        let calls = (0..200).map(async |number| {
-            let guard = client.lock(NAME).lock().await.unwrap();
-            served.borrow_mut().push(number);
-            guard.unlock().await.unwrap();
-        });
-        let frees = async {
-            let status = async || client.lock(NAME).status().await.unwrap();
-            eventually("they wait", async || status().await.waiters == 200).await;
-            holder.unlock().await.unwrap();
-        };
-        join(join_all(calls), frees).await;
-        assert!(served.borrow().is_sorted(), "{served:?}");
+        let served = served_in_one_task(&client, &client, 200, Duration::ZERO).await;
+        assert!(served.is_sorted(), "{served:?}");
     })
     .await;
 }
@@ -318,22 +327,9 @@ async fn p3_a_call_in_a_task_that_has_done_much_asks_before_a_later_one() {
 async fn p3_the_first_calls_of_an_embedded_client_have_their_order() {
     in_virtual_time(async |server| {
         let holder = server.open(LockClient::builder()).await;
-        let held = holder.lock(NAME).lock().await.unwrap();
         let client = server.open(LockClient::builder()).await;
-        let served = RefCell::new(Vec::new());
-        let calls = (0..3_u32).map(async |number| {
-            tokio::time::sleep(number * Duration::from_millis(2)).await;
-            let guard = client.lock(NAME).lock().await.unwrap();
-            served.borrow_mut().push(number);
-            guard.unlock().await.unwrap();
-        });
-        let frees = async {
-            let status = async || holder.lock(NAME).status().await.unwrap();
-            eventually("they wait", async || status().await.waiters == 3).await;
-            held.unlock().await.unwrap();
-        };
-        join(join_all(calls), frees).await;
-        assert_eq!(*served.borrow(), [0, 1, 2]);
+        let served = served_in_one_task(&holder, &client, 3, Duration::from_millis(2)).await;
+        assert_eq!(served, [0, 1, 2]);
         let newcomer = server.open(LockClient::builder()).await;
         let limit = Duration::from_millis(1);
         newcomer.lock(NAME).lock_timeout(limit).await.expect("it is free").unlock().await.unwrap();

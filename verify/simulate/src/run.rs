@@ -122,10 +122,8 @@ struct Run {
     nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
     processes: Vec<Process>,
-    /// The processes whose client's runtime has ended.
-    without_runtime: Vec<Process>,
-    /// The processes whose client closes, or has closed.
-    closing: Vec<Process>,
+    /// The processes whose client's runtime has ended, or whose client closes.
+    ended: Vec<Process>,
     /// Kept until the run ends: a client that is dropped closes its connections, and a process that dies does not.
     dead: Vec<LockClient>,
     names: usize,
@@ -144,20 +142,9 @@ impl Run {
         world.serve(nodes.clone());
         let is_crowded = world.chance(0.2);
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
-        let (processes, without_runtime, dead) = (Vec::new(), Vec::new(), Vec::new());
+        let (processes, ended, dead) = (Vec::new(), Vec::new(), Vec::new());
         let cluster = (nodes.len() > 1).then(|| Cluster::new(world, &nodes, names));
-        let run = Self {
-            world: world.clone(),
-            nodes,
-            cluster,
-            processes,
-            without_runtime,
-            closing: Vec::new(),
-            dead,
-            names,
-            is_crowded,
-            actors: 0,
-        };
+        let run = Self { world: world.clone(), nodes, cluster, processes, ended, dead, names, is_crowded, actors: 0 };
         // It has just been started.
         run.must_freeze();
         run
@@ -396,7 +383,7 @@ impl Run {
         let id = process.client.id().to_owned();
         self.world.end_runtime(&id);
         self.cut_off(id);
-        self.without_runtime.push(process);
+        self.ended.push(process);
     }
 
     /// Its actors go on, each until it is told of the end.
@@ -409,7 +396,7 @@ impl Run {
         let asked = self.world.state().checker.last_asked.clone();
         let closing = close(self.world.clone(), process.client.clone(), self.nodes.clone(), vec![asked]);
         process.actors.push(tokio::spawn(self.world.in_process(process.client.id(), Box::pin(closing))));
-        self.closing.push(process);
+        self.ended.push(process);
     }
 
     /// The server hears now or later that the client is gone.
@@ -644,8 +631,7 @@ impl Run {
     /// Clients whose runtime has ended, or that are closed. Their callers have all been notified: none waits for an answer that
     /// cannot come. Nothing can be released any more, so closing need not wait.
     async fn end_those_that_have_ended(&mut self) {
-        let ended = self.without_runtime.drain(..).chain(self.closing.drain(..));
-        for Process { client, actors } in ended.collect::<Vec<_>>() {
+        for Process { client, actors } in std::mem::take(&mut self.ended) {
             for actor in actors {
                 match timeout(LONGEST_WAIT, actor).await {
                     Ok(Ok(())) => {}

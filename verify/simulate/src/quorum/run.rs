@@ -47,9 +47,7 @@ struct Run {
     trial: Arc<Trial>,
     servers: Vec<EmbeddedServer>,
     processes: Vec<Process>,
-    without_runtime: Vec<Process>,
-    /// The processes whose client closes, or has closed.
-    closing: Vec<Process>,
+    ended: Vec<Process>,
     /// As in `crate::run::Run`.
     dead: Vec<LockClient>,
     names: usize,
@@ -71,9 +69,8 @@ impl Run {
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
         trial.serve(servers.clone());
         let names = 1 + world.below(2) as usize;
-        let (processes, without_runtime, closing, dead) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let run =
-            Self { world: world.clone(), trial, servers, processes, without_runtime, closing, dead, names, actors: 0 };
+        let (processes, ended, dead) = (Vec::new(), Vec::new(), Vec::new());
+        let run = Self { world: world.clone(), trial, servers, processes, ended, dead, names, actors: 0 };
         // They have just been started.
         (0..run.servers.len()).for_each(|node| must_freeze(&run.trial, node));
         run
@@ -232,7 +229,7 @@ impl Run {
             let process = self.processes.swap_remove(victim);
             self.world.end_runtime(&process.id);
             self.cut_off(process.id.clone());
-            self.without_runtime.push(process);
+            self.ended.push(process);
         }
     }
 
@@ -245,7 +242,7 @@ impl Run {
             let asked = nodes.map(|node| self.trial.state().checker.node(node).last_asked.clone()).collect();
             let closing = close(self.world.clone(), process.client.clone(), self.servers.clone(), asked);
             process.actors.push(tokio::spawn(self.world.in_process(&process.id, Box::pin(closing))));
-            self.closing.push(process);
+            self.ended.push(process);
         }
     }
 
@@ -456,9 +453,7 @@ impl Run {
     }
 
     async fn end_all(&mut self) {
-        for Process { client, id, actors } in
-            self.without_runtime.drain(..).chain(self.closing.drain(..)).collect::<Vec<_>>()
-        {
+        for Process { client, id, actors } in std::mem::take(&mut self.ended) {
             self.end_actors(&id, actors).await;
             if timeout(Duration::from_millis(1), client.close()).await.is_err() {
                 self.violated("P10", format!("close of {id}, which has ended, waits"));
