@@ -280,8 +280,9 @@ impl Keyspace {
     }
 
     /// What has expired since goes with the next [`at`](Self::at). The subscriptions stay, since they belong to
-    /// connections.
+    /// connections. Takes a microsecond, like a flush.
     pub fn restore(&mut self, snapshot: Snapshot) {
+        self.now += 1;
         (self.entries, self.expiries) = (snapshot.entries, snapshot.expiries);
     }
 
@@ -444,7 +445,10 @@ impl Keyspace {
         ))
     }
 
+    /// It takes a microsecond, also while the clock stands still: what is derived from TIME after it must differ from what was
+    /// derived before, as in Redis.
     fn flushall(&mut self, _: Words<'_>) -> Executed {
+        self.now += 1;
         self.entries.clear();
         self.expiries.clear();
         Ok(Reply::Ok)
