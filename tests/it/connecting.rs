@@ -73,6 +73,9 @@ async fn the_first_line_says_that_the_server_closes_at_once() {
     limit(async {
         let error = refused(&format!("redis://127.0.0.1:{}/", answering(b"").await)).await.to_string();
         assert!(error.contains("closed it without an answer"), "{error}");
+        // Inside its first answer.
+        let error = refused(&format!("redis://127.0.0.1:{}/", answering(b"%7\r\n$6\r\nserv").await)).await.to_string();
+        assert!(error.contains("the connection has ended") && error.lines().count() == 1, "{error}");
     })
     .await;
 }

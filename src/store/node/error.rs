@@ -6,14 +6,14 @@ use redis::{ErrorKind, RedisError};
 
 use crate::store::connection::refusal;
 use crate::store::dial::{FirstBytes, Target};
-use crate::store::error::{ConnectError, Disconnected, Refusal, RequestError};
+use crate::store::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
 
 /// An error of the first exchange: here it shows that something else than Redis answers.
 pub fn sign_in_error(target: &Target, error: RedisError, first: &FirstBytes) -> ConnectError {
     if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
         return connect_error(target, error);
     }
-    target.broken_off(first, Arc::new(error))
+    target.broken_off(first, cause(error))
 }
 
 pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
@@ -23,8 +23,13 @@ pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
     }
     match refusal(&error) {
         Some(refusal) => refused(refusal),
-        None => target.unreachable(Arc::new(error)),
+        None => target.unreachable(cause(error)),
     }
+}
+
+/// A reply that was cut off is an error of the crate's parser, in its words.
+fn cause(error: RedisError) -> Cause {
+    if error.kind() == ErrorKind::Parse { Arc::new(Disconnected) } else { Arc::new(error) }
 }
 
 pub fn probe_error(target: &Target, error: RequestError) -> ConnectError {

@@ -12,7 +12,7 @@ use crate::world::World;
 
 /// The lock and the owner of a hold, or of the place with this seq.
 type Trace = (String, String, Option<u64>);
-type Asked = BTreeMap<(String, String), LastAsked>;
+pub type Asked = BTreeMap<(String, String), LastAsked>;
 
 /// P5: once it is closed nothing of it is at the servers, or at a majority of several. `asked`: by lock and owner, at one server
 /// or cluster, or at each of several masters.

@@ -35,6 +35,7 @@ mod scenario;
 mod seed;
 mod shared;
 mod sightings;
+mod site;
 mod story;
 mod threads;
 mod world;

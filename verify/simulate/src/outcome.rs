@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::faults::{FAULTS, QUORUM_FAULTS, SHARED_FAULTS};
 use crate::seed::Topology;
 
+#[derive(Default)]
 pub struct Outcome {
     pub violations: Vec<String>,
     pub grants: u64,

@@ -3,26 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock::EmbeddedServer;
 use fairlock::simulation::{self, command};
-use fairlock::{EmbeddedServer, LockClient};
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::actor::Actor;
 use super::master::Master;
 use super::trial::{AFTERMATH, Trial};
 use crate::checker::Failover;
-use crate::closing::close;
 use crate::keys::BOOT;
 use crate::outcome::Outcome;
+use crate::site::{Process, Settings, Site};
 use crate::world::{LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to four times that if too little happened.
 const FAULTY: Duration = Duration::from_secs(60);
-/// No wait lasts longer without faults (P9).
-const LONGEST_WAIT: Duration = Duration::from_secs(180);
-const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
 /// How long each part of the calm phase lasts.
 const CALM: Duration = Duration::from_secs(6);
 /// A run with less than this proves nothing.
@@ -35,23 +30,11 @@ pub async fn run(world: &Arc<World>) -> Outcome {
     run.outcome()
 }
 
-/// A process: a client and its actors.
-struct Process {
-    client: LockClient,
-    id: String,
-    actors: Vec<JoinHandle<()>>,
-}
-
 struct Run {
     world: Arc<World>,
     trial: Arc<Trial>,
-    servers: Vec<EmbeddedServer>,
-    processes: Vec<Process>,
-    ended: Vec<Process>,
-    /// As in `crate::run::Run`.
-    dead: Vec<LockClient>,
+    site: Site,
     names: usize,
-    actors: usize,
 }
 
 /// What a server has when it starts again.
@@ -69,15 +52,11 @@ impl Run {
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
         trial.serve(servers.clone());
         let names = 1 + world.below(2) as usize;
-        let (processes, ended, dead) = (Vec::new(), Vec::new(), Vec::new());
-        let run = Self { world: world.clone(), trial, servers, processes, ended, dead, names, actors: 0 };
+        let site = Site::new(world, servers, None);
+        let run = Self { world: world.clone(), trial, site, names };
         // They have just been started.
-        (0..run.servers.len()).for_each(|node| must_freeze(&run.trial, node));
+        (0..run.site.nodes.len()).for_each(|node| must_freeze(&run.trial, node));
         run
-    }
-
-    fn is_sound(&self) -> bool {
-        self.world.state().checker.violations.is_empty()
     }
 
     async fn play(&mut self) {
@@ -91,15 +70,15 @@ impl Run {
                 trial.look();
             }
         });
-        while self.is_sound() && !self.has_seen_enough() {
+        while self.site.is_sound() && !self.has_seen_enough() {
             self.cause_fault().await;
         }
-        if self.is_sound() {
+        if self.site.is_sound() {
             self.come_to_rest().await;
         }
         watching.abort();
         let _ = watching.await;
-        if self.is_sound() {
+        if self.site.is_sound() {
             self.nothing_is_left();
         }
     }
@@ -117,66 +96,53 @@ impl Run {
     }
 
     fn start_process(&mut self) {
-        let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
-        let (operation_timeout, poll) = (ms(200, 1000), ms(200, 700));
-        let shortest_lease = operation_timeout.max(poll);
-        let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
-        let each = LockClient::builder()
-            .label("simulated")
-            .max_waiters(if self.world.chance(0.2) { 2 + self.world.below(8) as u32 } else { 65_536 })
-            .operation_timeout(operation_timeout)
-            .poll_interval(poll)
-            .grant_ttl(grant)
-            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) })
-            .lease(shortest_lease + ms(0, 3000));
+        let Settings { builder, operation_timeout, shortest_lease, .. } = self.site.settings(0.2);
         // Longer than a round trip of the calm phase.
-        let node_timeout = ms(40, operation_timeout.as_millis() as u64 / 2 + 1);
-        let builder = each
+        let node_timeout = Duration::from_millis(40 + self.world.below(operation_timeout.as_millis() as u64 / 2 - 39));
+        let builder = builder
             .server_timeout(node_timeout)
             .strict_restart(LONGEST_LEASE)
             .clock_difference(self.trial.clock_difference);
         let builder = if self.trial.strict { builder } else { builder.without_strict_restart() };
         // A majority is down: another process may start later.
-        let Ok(client) = builder.embedded(&self.servers) else { return };
-        let id = client.id().to_owned();
+        let Ok(client) = builder.embedded(&self.site.nodes) else { return };
         // A probe in each third of an operation time-out notices a node that is silent to its waiters.
         let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
-        self.trial.is_patient_for(&id, patience);
+        self.trial.is_patient_for(client.id(), patience);
         let most = if self.world.chance(0.1) { 16 } else { 4 };
         let actors = (0..1 + self.world.below(most)).map(|_| {
-            self.actors += 1;
+            let (trial, id, number) = (self.trial.clone(), client.id().to_owned(), self.site.next_actor());
+            let (client, names) = (client.clone(), self.names);
             let actor = Actor {
-                trial: self.trial.clone(),
+                trial,
                 client: client.clone(),
-                id: id.clone(),
-                number: self.actors,
-                names: self.names,
+                id,
+                number,
+                names,
                 shortest_lease,
                 node_timeout,
                 operation_timeout,
             };
-            tokio::spawn(self.world.in_process(&id, Box::pin(actor.live())))
+            self.site.spawn(&client, actor.live())
         });
         let actors = actors.collect();
-        self.processes.push(Process { client, id, actors });
-    }
-
-    fn any(&self) -> usize {
-        self.world.below(self.servers.len() as u64) as usize
+        self.site.processes.push(Process { client, actors });
     }
 
     /// Waits a little, then causes one fault.
     async fn cause_fault(&mut self) {
         self.world.sleep_up_to(Duration::from_millis(1200)).await;
-        let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        let victim = self.world.below(self.site.processes.len().max(1) as u64) as usize;
         if self.world.closes_one() {
-            self.close(victim);
+            let nodes = 0..self.site.nodes.len();
+            let asked = nodes.map(|node| self.trial.state().checker.node(node).last_asked.clone()).collect();
+            self.site.close(victim, asked);
         }
         match self.world.below(24) {
-            0..3 => self.pause(victim),
+            0..3 => self.site.pause(self.site.processes.get(victim)),
             3..5 => self.kill(victim),
             5 => self.end_runtime(victim),
-            6..8 => self.disconnect(victim),
+            6..8 => self.site.disconnect(victim),
             8 => self.silence(victim),
             9..12 => self.restart(Data::All),
             12..14 => self.restart(Data::Nothing),
@@ -187,86 +153,33 @@ impl Run {
             22 => self.delete_a_key(),
             _ => self.take_a_majority_away(),
         }
-        if self.processes.len() < 2 || self.world.chance(0.1) {
-            self.world.fault("restarts");
+        if self.site.starts_another() {
             self.start_process();
         }
     }
 
-    fn pause(&self, victim: usize) {
-        let Some(victim) = self.processes.get(victim) else { return };
-        let (world, id) = (self.world.clone(), victim.id.clone());
-        // Half of the pauses may be long enough to lose every hold.
-        let length = Duration::from_millis(world.below(if world.chance(0.5) { 7000 } else { 300 }));
-        tokio::spawn(async move {
-            world.pause(&id);
-            sleep(length).await;
-            world.go_on(&id);
-        });
-    }
-
     /// Not heard for longer than a waiter lives, then back.
     fn silence(&self, victim: usize) {
-        let Some(victim) = self.processes.get(victim) else { return };
+        let Some(victim) = self.site.processes.get(victim) else { return };
         self.world.fault("silences");
         let length = Duration::from_millis(2000 + self.world.below(5000));
-        (0..self.servers.len()).for_each(|node| self.trial.keep_apart(node, &victim.id, length));
+        (0..self.site.nodes.len()).for_each(|node| self.trial.keep_apart(node, victim.client.id(), length));
     }
 
     fn kill(&mut self, victim: usize) {
-        if victim < self.processes.len() {
-            let process = self.processes.swap_remove(victim);
-            self.world.kill(&process.id);
-            self.trial.state().checker.died(&process.id);
-            self.cut_off(process.id);
-            self.dead.push(process.client);
-        }
+        let Some(id) = self.site.kill(victim) else { return };
+        self.trial.state().checker.died(&id);
+        self.cut_off(&id);
     }
 
-    /// Its actors go on, each until it is notified of the end.
     fn end_runtime(&mut self, victim: usize) {
-        if victim < self.processes.len() {
-            let process = self.processes.swap_remove(victim);
-            self.world.end_runtime(&process.id);
-            self.cut_off(process.id.clone());
-            self.ended.push(process);
-        }
+        let ended = self.site.end_runtime(victim);
+        ended.iter().for_each(|id| self.cut_off(id));
     }
 
-    /// Its actors go on, each until it is told of the end.
-    fn close(&mut self, victim: usize) {
-        if victim < self.processes.len() {
-            let mut process = self.processes.swap_remove(victim);
-            self.world.closes(&process.id);
-            let nodes = 0..self.servers.len();
-            let asked = nodes.map(|node| self.trial.state().checker.node(node).last_asked.clone()).collect();
-            let closing = close(self.world.clone(), process.client.clone(), self.servers.clone(), asked);
-            process.actors.push(tokio::spawn(self.world.in_process(&process.id, Box::pin(closing))));
-            self.ended.push(process);
-        }
-    }
-
-    /// Each server hears now or later that the client is gone.
-    fn cut_off(&self, id: String) {
-        for server in self.servers.clone() {
-            let (world, id) = (self.world.clone(), id.clone());
-            if world.chance(0.6) {
-                server.disconnect(&id);
-                continue;
-            }
-            world.fault("half_open_deaths");
-            tokio::spawn(async move {
-                world.sleep_up_to(Duration::from_secs(8)).await;
-                server.disconnect(&id);
-            });
-        }
-    }
-
-    fn disconnect(&self, victim: usize) {
-        if let Some(process) = self.processes.get(victim) {
-            self.world.fault_of("disconnects", &process.id);
-            self.servers[self.any()].disconnect(&process.id);
-        }
+    /// Each server hears of it at a time of its own.
+    fn cut_off(&self, id: &str) {
+        self.site.nodes.iter().for_each(|node| self.site.cut_off(id, std::slice::from_ref(node)));
     }
 
     /// Whether one more may go away, and a majority is left that serves.
@@ -276,7 +189,7 @@ impl Run {
     }
 
     fn restart(&self, data: Data) {
-        let node = self.any();
+        let node = self.site.any();
         if !self.may_go(node) {
             return;
         }
@@ -284,24 +197,24 @@ impl Run {
         // Often long enough that all leases end.
         let most = if self.world.chance(0.5) { 300 } else { 8000 };
         let outage = Duration::from_millis(self.world.below(most));
-        tokio::spawn(restart(self.trial.clone(), self.servers[node].clone(), node, data, outage));
+        tokio::spawn(restart(self.trial.clone(), self.site.nodes[node].clone(), node, data, outage));
         self.trial.state().away[node] = true;
     }
 
     /// While it is up.
     fn flush(&self) {
-        let node = self.any();
+        let node = self.site.any();
         if !self.trial.strict || !self.may_go(node) {
             return;
         }
         self.world.fault("flushes");
-        empty(&self.trial, &self.servers[node], node);
+        empty(&self.trial, &self.site.nodes[node], node);
         must_freeze(&self.trial, node);
     }
 
     /// As SIGSTOP does.
     fn stop(&self) {
-        let node = self.any();
+        let node = self.site.any();
         if self.may_go(node) {
             self.world.fault("masters_frozen");
             let length = Duration::from_millis(100 + self.world.below(5900));
@@ -312,20 +225,20 @@ impl Run {
 
     /// One client and one node; sometimes a minority of them.
     fn part(&self, victim: usize) {
-        let Some(victim) = self.processes.get(victim) else { return };
+        let Some(victim) = self.site.processes.get(victim) else { return };
         self.world.fault("partitions");
-        let first = self.any();
+        let first = self.site.any();
         let nodes = 1 + self.world.below(self.trial.majority() as u64 - 1) as usize;
-        for node in (0..nodes).map(|next| (first + next) % self.servers.len()) {
+        for node in (0..nodes).map(|next| (first + next) % self.site.nodes.len()) {
             if node == 0 {
                 self.world.fault("gates_apart");
             }
             let length = Duration::from_millis(200 + self.world.below(8000));
-            self.world.note("parts", node, || format!("{} and node {node} for {length:?}", victim.id));
-            self.trial.keep_apart(node, &victim.id, length);
+            self.world.note("parts", node, || format!("{} and node {node} for {length:?}", victim.client.id()));
+            self.trial.keep_apart(node, victim.client.id(), length);
             // Else the client does not notice, until a request has no answer.
             if self.world.chance(0.5) {
-                self.servers[node].disconnect(&victim.id);
+                self.site.nodes[node].disconnect(victim.client.id());
             }
         }
     }
@@ -334,10 +247,10 @@ impl Run {
     fn delete_a_key(&self) {
         let part = [":queue", ":deadlines"][self.world.below(2) as usize];
         let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
-        let node = self.any();
+        let node = self.site.any();
         self.world.fault("keys_deleted");
         self.world.note("deletes", node, || format!("{key} at node {node}"));
-        let _ = command(&self.servers[node], &["DEL", &key]);
+        let _ = command(&self.site.nodes[node], &["DEL", &key]);
         let at = self.trial.clocks_ms()[node];
         self.trial.state().checker.node(node).deleted(&key, at);
     }
@@ -345,8 +258,8 @@ impl Run {
     /// For a while no lock can be granted.
     fn take_a_majority_away(&self) {
         self.world.fault("majorities_away");
-        let (first, length) = (self.any(), Duration::from_millis(500 + self.world.below(3000)));
-        for node in (0..self.trial.majority()).map(|next| (first + next) % self.servers.len()) {
+        let (first, length) = (self.site.any(), Duration::from_millis(500 + self.world.below(3000)));
+        for node in (0..self.trial.majority()).map(|next| (first + next) % self.site.nodes.len()) {
             if !self.trial.state().away[node] {
                 self.trial.stop(node, length);
             }
@@ -355,8 +268,7 @@ impl Run {
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
     async fn come_to_rest(&mut self) {
-        self.world.be_calm();
-        self.processes.iter().for_each(|process| self.world.go_on(&process.id));
+        self.site.be_calm();
         while self.trial.state().away.contains(&true) {
             sleep(Duration::from_millis(100)).await;
         }
@@ -368,11 +280,10 @@ impl Run {
         self.be_steady().await;
         self.all_part().await;
         self.be_steady().await;
-        if !self.is_sound() {
+        if !self.site.is_sound() {
             return;
         }
-        self.world.state().ending = true;
-        self.end_all().await;
+        self.site.end_all().await;
         sleep(SETTLING + QUEUES_LIVE).await;
     }
 
@@ -384,26 +295,22 @@ impl Run {
 
     /// All waits end, and guards are formed.
     async fn serve_all(&self, length: Duration) {
-        if !self.is_sound() {
+        if !self.site.is_sound() {
             return;
         }
         let before = self.trial.state().checker.guards;
         sleep(length).await;
-        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT);
-        let waiting = self.world.state().waiting.clone();
-        if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
-            self.violated("P9", format!("actor {actor} waits since {since:?}, and a majority serves it"));
-        }
-        let has_callers = self.processes.iter().any(|process| !process.actors.is_empty());
+        self.site.nobody_waits_long();
+        let has_callers = self.site.processes.iter().any(|process| !process.actors.is_empty());
         if has_callers && self.trial.state().checker.guards < before + 3 {
-            self.violated("P9", format!("hardly anybody was served in {length:?}, and a majority lives"));
+            self.site.violated("P9", format!("hardly anybody was served in {length:?}, and a majority lives"));
         }
     }
 
     /// Any of them, one after the other.
     fn minority(&self) -> Vec<usize> {
-        let (first, most) = (self.any(), self.trial.majority() - 1);
-        (0..most).map(|next| (first + next) % self.servers.len()).collect()
+        let (first, most) = (self.site.any(), self.trial.majority() - 1);
+        (0..most).map(|next| (first + next) % self.site.nodes.len()).collect()
     }
 
     /// What is held is not lost, and locks are granted.
@@ -414,16 +321,16 @@ impl Run {
         for node in &minority {
             self.trial.disturb(*node);
             self.trial.state().away[*node] = true;
-            self.servers[*node].shut_down();
+            self.site.nodes[*node].shut_down();
         }
         self.serve_all(CALM).await;
         for node in &minority {
             let empties = self.trial.strict && self.world.chance(0.5);
             if empties {
-                empty(&self.trial, &self.servers[*node], *node);
+                empty(&self.trial, &self.site.nodes[*node], *node);
             }
             must_freeze(&self.trial, *node);
-            self.servers[*node].start_up();
+            self.site.nodes[*node].start_up();
             self.trial.state().away[*node] = false;
         }
         self.trial.go_away(false);
@@ -443,84 +350,30 @@ impl Run {
 
     /// Each client has a minority that it cannot reach, so that they see different gates. Each wait ends (Q1, Q2).
     async fn all_part(&self) {
-        for process in &self.processes {
+        for process in &self.site.processes {
             for node in self.minority() {
-                self.trial.keep_apart(node, &process.id, 2 * CALM);
+                self.trial.keep_apart(node, process.client.id(), 2 * CALM);
             }
         }
         self.serve_all(2 * CALM).await;
         sleep(AFTERMATH).await;
     }
 
-    async fn end_all(&mut self) {
-        for Process { client, id, actors } in std::mem::take(&mut self.ended) {
-            self.end_actors(&id, actors).await;
-            if timeout(Duration::from_millis(1), client.close()).await.is_err() {
-                self.violated("P10", format!("close of {id}, which has ended, waits"));
-            }
-        }
-        for Process { client, id, actors } in std::mem::take(&mut self.processes) {
-            self.end_actors(&id, actors).await;
-            if let Err(error) = client.close().await {
-                self.violated("P10", format!("close of {id}: {error}"));
-            }
-        }
-    }
-
-    async fn end_actors(&self, id: &str, actors: Vec<JoinHandle<()>>) {
-        for actor in actors {
-            match timeout(LONGEST_WAIT, actor).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return self.violated("P10", format!("an actor ended with {error}")),
-                Err(_) => return self.violated("P9", format!("an actor of {id} waits without end")),
-            }
-        }
-    }
-
     fn nothing_is_left(&self) {
-        let stays = |key: &String| key.ends_with("}:token") || key == BOOT && self.trial.strict;
-        for (node, server) in self.servers.iter().enumerate() {
-            let keys: Vec<_> = server.keys().into_iter().filter(|key| !stays(key)).collect();
-            if !keys.is_empty() {
-                self.violated("P10", format!("keys are left at node {node}: {keys:?}"));
-            }
-        }
-        let tasks = Handle::current().metrics().num_alive_tasks();
-        if tasks > 0 {
-            self.violated("P10", format!("{tasks} tasks are left"));
-        }
+        self.site.nothing_is_left(|key| key.ends_with("}:token") || key == BOOT && self.trial.strict);
         if let Some(what) = self.too_little_happened() {
-            self.violated("quiet", what);
+            self.site.violated("quiet", what);
         }
         self.world.state().checker.check_updates();
     }
 
-    fn violated(&self, promise: &'static str, what: String) {
-        self.trial.report(vec![(promise, what)]);
-    }
-
     fn outcome(self) -> Outcome {
-        let (violations, timeline) = (self.world.violations(), self.world.timeline());
-        let (fingerprint, virtual_time) = (self.world.fingerprint(), self.world.elapsed());
+        let outcome = self.site.outcome();
         self.trial.serve(Vec::new());
-        let (guards, (grants, handed_over, expiries)) = {
-            let state = self.trial.state();
-            (state.checker.guards, state.checker.counts())
-        };
-        let mut state = self.world.state();
-        Outcome {
-            violations,
-            grants,
-            guards,
-            handed_over,
-            expiries,
-            sections: state.checker.sections,
-            ghosts: 0,
-            faults: std::mem::take(&mut state.faults),
-            virtual_time,
-            fingerprint,
-            timeline,
-        }
+        let checker = &self.trial.state().checker;
+        let (grants, handed_over, expiries) = checker.counts();
+        let sections = self.world.state().checker.sections;
+        Outcome { grants, guards: checker.guards, handed_over, expiries, sections, ..outcome }
     }
 }
 

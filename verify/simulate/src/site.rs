@@ -1,0 +1,323 @@
+//! The servers of a run and the processes that use them: what is the same in every kind of run.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock::simulation::{self, Snapshot};
+use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::checker::Remembered;
+use crate::closing::{Asked, close};
+use crate::cluster::Cluster;
+use crate::keys::frozen_until;
+use crate::outcome::Outcome;
+use crate::world::{LONGEST_LEASE, World};
+
+/// In the calm phase no actor waits longer than this (P9).
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+/// In the calm phase no actor waits longer than this while the others go on.
+const LONGEST_CALM_WAIT: Duration = Duration::from_secs(15);
+
+/// A process: a client and its actors.
+pub struct Process {
+    pub client: LockClient,
+    pub actors: Vec<JoinHandle<()>>,
+}
+
+pub struct Site {
+    pub world: Arc<World>,
+    /// One server, the nodes of a cluster, or several masters.
+    pub nodes: Vec<EmbeddedServer>,
+    pub cluster: Option<Arc<Cluster>>,
+    pub processes: Vec<Process>,
+    /// The processes whose client's runtime has ended, or whose client closes.
+    ended: Vec<Process>,
+    /// Kept until the run ends: a client that is dropped closes its connections, and a process that dies does not.
+    dead: Vec<LockClient>,
+    actors: usize,
+}
+
+/// What a client is made with.
+pub struct Settings {
+    pub builder: LockClientBuilder,
+    pub operation_timeout: Duration,
+    pub shortest_lease: Duration,
+    pub lease: Duration,
+}
+
+impl Site {
+    pub fn new(world: &Arc<World>, nodes: Vec<EmbeddedServer>, cluster: Option<Arc<Cluster>>) -> Self {
+        let (processes, ended, dead) = (Vec::new(), Vec::new(), Vec::new());
+        Self { world: world.clone(), nodes, cluster, processes, ended, dead, actors: 0 }
+    }
+
+    pub fn is_sound(&self) -> bool {
+        self.world.state().checker.violations.is_empty()
+    }
+
+    pub fn violated(&self, promise: &str, what: String) {
+        self.world.state().checker.report(promise, what);
+    }
+
+    /// A random node. Nothing is drawn if there is only one.
+    pub fn any(&self) -> usize {
+        if self.nodes.len() == 1 { 0 } else { self.world.below(self.nodes.len() as u64) as usize }
+    }
+
+    /// Random ones, so that clients with different settings use the same names. `small`: how often a queue has room for a few only.
+    pub fn settings(&self, small: f64) -> Settings {
+        let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
+        let (operation_timeout, poll) = (ms(200, 1000), ms(200, 700));
+        let shortest_lease = operation_timeout.max(poll);
+        // Sometimes as short as allowed. Then a push arrives close to the last moment at which its grant can be
+        // trusted (R7).
+        let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
+        let builder = LockClient::builder()
+            .label("simulated")
+            // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
+            .max_waiters(if self.world.chance(small) { 2 + self.world.below(8) as u32 } else { 65_536 })
+            .operation_timeout(operation_timeout)
+            .poll_interval(poll)
+            .grant_ttl(grant)
+            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) });
+        let lease = shortest_lease + ms(0, 3000);
+        Settings { builder: builder.lease(lease), operation_timeout, shortest_lease, lease }
+    }
+
+    /// Where all clients are strict, with freezes that are not alike: the longest one counts.
+    pub fn strict(&self, builder: LockClientBuilder) -> LockClientBuilder {
+        if !self.world.state().strict {
+            return builder;
+        }
+        builder.strict_restart(LONGEST_LEASE + Duration::from_millis(self.world.below(2000)))
+    }
+
+    /// `None`: the server is down; another process may start later.
+    pub fn connect(&self, builder: LockClientBuilder) -> Option<LockClient> {
+        let Some(cluster) = &self.cluster else { return builder.embedded(&self.nodes[0]).ok() };
+        let (client, looks) = simulation::connect(builder, &self.nodes, &self.nodes[self.any()]).ok()?;
+        let watch = cluster.clone().watch(looks);
+        tokio::spawn(self.world.in_process(client.id(), Box::pin(watch)));
+        Some(client)
+    }
+
+    pub fn next_actor(&mut self) -> usize {
+        self.actors += 1;
+        self.actors
+    }
+
+    pub fn spawn(&self, client: &LockClient, actor: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        tokio::spawn(self.world.in_process(client.id(), Box::pin(actor)))
+    }
+
+    pub fn starts_another(&self) -> bool {
+        let starts = self.processes.len() < 2 || self.world.chance(0.1);
+        if starts {
+            self.world.fault("restarts");
+        }
+        starts
+    }
+
+    /// Another restart would freeze it for even longer, and a run without grants proves nothing.
+    pub fn is_frozen(&self) -> bool {
+        frozen_until(&self.nodes[0]) > self.world.server_ms()
+    }
+}
+
+/// What befalls processes and servers. A victim that is not there has nothing to suffer.
+impl Site {
+    pub fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
+        let world = self.world.clone();
+        let victims: Vec<_> = victims.into_iter().map(|victim| victim.client.id().to_owned()).collect();
+        // Half of the pauses may be long enough to lose every hold.
+        let length = Duration::from_millis(world.below(if world.chance(0.5) { 7000 } else { 300 }));
+        tokio::spawn(async move {
+            victims.iter().for_each(|victim| world.pause(victim));
+            sleep(length).await;
+            victims.iter().for_each(|victim| world.go_on(victim));
+        });
+    }
+
+    /// Not heard for longer than a waiter lives, then back. In half of the cases no message reaches it.
+    pub fn silence(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        self.world.fault("silences");
+        let (world, id) = (self.world.clone(), victim.client.id().to_owned());
+        if world.chance(0.5) {
+            self.nodes.iter().for_each(|node| node.disconnect(&id));
+        }
+        tokio::spawn(async move {
+            world.pause(&id);
+            sleep(Duration::from_millis(2000 + world.below(5000))).await;
+            world.go_on(&id);
+        });
+    }
+
+    /// All that is sent to it arrives when it goes on.
+    pub fn stop_server(&self) {
+        // As often for less as for more than a waiter lives.
+        let most = if self.world.chance(0.5) { 1000 } else { 9000 };
+        self.world.stop_server(Duration::from_millis(self.world.below(most)));
+    }
+
+    /// After a failover it is still subscribed to the server before, which is a replica now and repeats what is published.
+    pub fn leave_behind(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        let (node, id) = (self.any(), victim.client.id().to_owned());
+        let length = Duration::from_millis(self.world.below(3000));
+        self.world.leave_behind(node, &id, length);
+        let server = self.nodes[node].clone();
+        tokio::spawn(async move {
+            sleep(length).await;
+            server.disconnect(&id);
+        });
+    }
+
+    pub fn disconnect(&self, victim: usize) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        self.world.fault_of("disconnects", victim.client.id());
+        self.nodes[self.any()].disconnect(victim.client.id());
+    }
+
+    fn take(&mut self, victim: usize) -> Option<Process> {
+        (victim < self.processes.len()).then(|| self.processes.swap_remove(victim))
+    }
+
+    /// Its id, for [`cut_off`](Self::cut_off).
+    pub fn kill(&mut self, victim: usize) -> Option<String> {
+        let process = self.take(victim)?;
+        let id = process.client.id().to_owned();
+        self.world.kill(&id);
+        self.dead.push(process.client);
+        Some(id)
+    }
+
+    /// Its actors go on, each until it is notified of the end. Its id, for [`cut_off`](Self::cut_off).
+    pub fn end_runtime(&mut self, victim: usize) -> Option<String> {
+        let process = self.take(victim)?;
+        let id = process.client.id().to_owned();
+        self.world.end_runtime(&id);
+        self.ended.push(process);
+        Some(id)
+    }
+
+    /// Its actors go on, each until it is told of the end.
+    pub fn close(&mut self, victim: usize, asked: Vec<Asked>) {
+        let Some(mut process) = self.take(victim) else { return };
+        self.world.closes(process.client.id());
+        let closing = close(self.world.clone(), process.client.clone(), self.nodes.clone(), asked);
+        process.actors.push(self.spawn(&process.client, closing));
+        self.ended.push(process);
+    }
+
+    /// These servers hear now or later that the client is gone.
+    pub fn cut_off(&self, id: &str, nodes: &[EmbeddedServer]) {
+        if self.world.chance(0.6) {
+            return nodes.iter().for_each(|node| node.disconnect(id));
+        }
+        // The machine is gone, but to the server its connection is still open (P6).
+        self.world.fault("half_open_deaths");
+        let (world, nodes, id) = (self.world.clone(), nodes.to_vec(), id.to_owned());
+        tokio::spawn(async move {
+            world.sleep_up_to(Duration::from_secs(8)).await;
+            nodes.iter().for_each(|node| node.disconnect(&id));
+        });
+    }
+
+    pub fn is_moving(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.is_moving())
+    }
+
+    /// Not of half a slot.
+    pub fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
+        let snapshot = self.nodes[node].snapshot().filter(|_| !self.is_moving())?;
+        self.world.note("snapshot", node, String::new);
+        Some((snapshot, self.world.state().checker.remember()))
+    }
+
+    /// R14: it has been started, or has lost its data. Until then (server ms) it grants nothing, if all clients are strict.
+    pub fn must_freeze(&self) -> Option<i64> {
+        let until = self.world.server_ms() + LONGEST_LEASE.as_millis() as i64;
+        let mut state = self.world.state();
+        state.strict.then(|| {
+            state.count("strict_restarts");
+            state.checker.must_freeze(until);
+            until
+        })
+    }
+}
+
+/// The end, in a calm phase.
+impl Site {
+    pub fn be_calm(&self) {
+        self.world.be_calm();
+        self.processes.iter().for_each(|process| self.world.go_on(process.client.id()));
+    }
+
+    /// P9: who lost its place finds out, and the queue moves.
+    pub fn nobody_waits_long(&self) {
+        let rested = self.world.state().rested;
+        let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT + rested);
+        let waiting = self.world.state().waiting.clone();
+        if let Some((actor, since)) = waiting.into_iter().find(|(_, since)| *since < latest) {
+            self.violated("P9", format!("actor {actor} waits since {since:?}, and there are no faults"));
+        }
+    }
+
+    /// All actors end and all clients are closed. Callers of a client whose runtime has ended, or that is closed, have all been
+    /// notified: none waits for an answer that cannot come. Nothing of it can be released any more, so closing need not wait.
+    pub async fn end_all(&mut self) {
+        self.world.state().ending = true;
+        self.world.wakes.notify_waiters();
+        for Process { client, actors } in std::mem::take(&mut self.ended) {
+            self.end_actors(&client, actors).await;
+            if timeout(Duration::from_millis(1), client.close()).await.is_err() {
+                self.violated("P10", format!("close of {}, which has ended, waits", client.id()));
+            }
+        }
+        for Process { client, actors } in std::mem::take(&mut self.processes) {
+            self.end_actors(&client, actors).await;
+            if let Err(error) = client.close().await {
+                self.violated("P10", format!("close of {}: {error}", client.id()));
+            }
+        }
+    }
+
+    async fn end_actors(&self, client: &LockClient, actors: Vec<JoinHandle<()>>) {
+        for actor in actors {
+            match timeout(LONGEST_WAIT, actor).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return self.violated("P10", format!("an actor ended with {error}")),
+                Err(_) => return self.violated("P9", format!("an actor of {} waits without end", client.id())),
+            }
+        }
+    }
+
+    pub fn nothing_is_left(&self, stays: impl Fn(&String) -> bool) {
+        for (node, server) in self.nodes.iter().enumerate() {
+            let keys: Vec<_> = server.keys().into_iter().filter(|key| !stays(key)).collect();
+            if !keys.is_empty() {
+                self.violated("P10", format!("keys are left at node {node}: {keys:?}"));
+            }
+        }
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        if tasks > 0 {
+            self.violated("P10", format!("{tasks} tasks are left"));
+        }
+    }
+
+    /// Without what its checker has counted.
+    pub fn outcome(&self) -> Outcome {
+        let fingerprint = self.world.fingerprint();
+        let (violations, timeline) = (self.world.violations(), self.world.timeline());
+        let virtual_time = self.world.elapsed();
+        // The servers know the world, and it knows them.
+        self.world.serve(Vec::new());
+        let faults = std::mem::take(&mut self.world.state().faults);
+        Outcome { violations, faults, virtual_time, fingerprint, timeline, ..Outcome::default() }
+    }
+}
