@@ -379,7 +379,13 @@ impl<'a> Attempt<'a> {
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
                     self.must_leave |= matches!(&error, RequestError::Refused(refusal) if refusal.in_script);
-                    self.request.pause_after(error, &mut backoff).await?;
+                    tokio::select! {
+                        // In this order, so that the simulator can repeat a run.
+                        biased;
+                        paused = self.request.pause_after(error, &mut backoff) => paused?,
+                        // P6: the others would wait for the end of the pause, or of the grant.
+                        () = self.waiter.early_grant() => {}
+                    }
                 }
             }
         }

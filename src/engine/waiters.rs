@@ -218,6 +218,12 @@ impl Waiter {
         poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
     }
 
+    /// Resolves when it has a grant and no answer that says so: the reply was lost. Takes the grant, since the same request gets
+    /// it once more. Runs inside [`drive`](Self::drive).
+    pub fn early_grant(&self) -> impl Future<Output = ()> {
+        poll_fn(|_| if self.forget_grant() { Poll::Ready(()) } else { Poll::Pending })
+    }
+
     /// Whether the waiting task did nothing else since, as far as polls show. With another branch of a `join!` or
     /// `select!` at work it is polled without a reason of ours.
     pub fn is_undisturbed(&self) -> bool {
@@ -380,11 +386,12 @@ impl Waiter {
         self.state.lock().is_passed_over
     }
 
-    /// Drops a message or an answer that it has not read yet.
-    fn forget_grant(&self) {
+    /// Drops a message or an answer that it has not read yet. False if there is none.
+    fn forget_grant(&self) -> bool {
         let mut state = self.state.lock();
-        (state.pushed, state.is_offered) = (None, false);
+        state.pushed = None;
         state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
+        std::mem::take(&mut state.is_offered)
     }
 
     pub fn is_revoked(&self, token: u64) -> bool {
@@ -406,8 +413,8 @@ impl Waiter {
         {
             let mut state = self.state.lock();
             change(&mut state);
-            // It reads its answer first, and then this.
-            if state.is_asking() {
+            // It reads its answer first, and then this. But for a grant, which the answer may have missed.
+            if state.is_asking() && !state.is_offered {
                 return;
             }
             state.woken.get_or_insert_with(now);

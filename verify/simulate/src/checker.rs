@@ -11,6 +11,7 @@ use std::time::Duration;
 use fairlock::simulation::{Ran, may_have_run};
 use fairlock::{Held, UnlockError};
 
+use crate::closing::Asked;
 use crate::keys::{Keys, client_of, grant_ttl_of, is_of_a_handle, ticket_of};
 use crate::sightings::{Sightings, untrue};
 
@@ -150,15 +151,6 @@ struct Resource {
 /// Lock and token: other locks may have the same tokens.
 type Hold = (String, u64);
 
-/// What an owner has asked for last, at one lock.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LastAsked {
-    /// Its places from before this seq are over. One may be there again: a failover or a late copy has brought it back.
-    pub over_below: u64,
-    /// It has nothing any more.
-    pub has_ended: bool,
-}
-
 /// A hold that an actor relies on.
 pub struct Claim {
     pub lock: String,
@@ -221,8 +213,7 @@ pub struct Checker {
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
-    /// By lock key and owner.
-    pub last_asked: BTreeMap<(String, String), LastAsked>,
+    pub last_asked: Asked,
     /// A failover has lost the last change of their counts.
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
@@ -651,18 +642,6 @@ impl Checker {
         *hindered = until.max(*hindered);
     }
 
-    fn note_last_asked(&mut self, key: &str, ran: &Ran<'_>, status: &str) {
-        let (owner, over_below) = match ran.script {
-            "acquire" => (&ran.args[2], number(ran.args, 3)),
-            "leave" => (&ran.args[2], number::<u64>(ran.args, 3) + 1),
-            "release" => (&ran.args[1], number(ran.args, 2)),
-            _ => return,
-        };
-        let last = self.last_asked.entry((key.to_owned(), owner.clone())).or_default();
-        last.over_below = last.over_below.max(over_below);
-        last.has_ended = ran.script == "leave" || status == "freed" || status == "gone";
-    }
-
     /// P8: a guard ends early only for a cause, and soon where there is one. Called again and again. In a cluster slots move, and
     /// in a scenario each step says what must be.
     pub fn check_causes(&mut self, now: Duration) {
@@ -908,7 +887,7 @@ impl Checker {
         if meddled {
             self.lock(key).inexact = true;
         }
-        self.note_last_asked(key, ran, status);
+        self.last_asked.note(ran);
         match ran.script {
             "acquire" => self.acquired(key, ran, reply),
             "poll" => self.polled(key, ran, reply),

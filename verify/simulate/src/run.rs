@@ -202,8 +202,8 @@ impl Run {
             return;
         }
         if self.world.closes_one() {
-            let asked = self.world.state().checker.last_asked.clone();
-            self.site.close(victim, vec![asked]);
+            let world = self.world.clone();
+            self.site.close(victim, move || vec![world.state().checker.last_asked.clone()]);
         }
         match fault {
             0..3 => self.site.pause(self.site.processes.get(victim)),

@@ -205,8 +205,8 @@ impl Site {
         Some(id)
     }
 
-    /// Its actors go on, each until it is told of the end.
-    pub fn close(&mut self, victim: usize, asked: Vec<Asked>) {
+    /// Its actors go on, each until it is told of the end. `asked`: see [`close`].
+    pub fn close(&mut self, victim: usize, asked: impl Fn() -> Vec<Asked> + Send + 'static) {
         let Some(mut process) = self.take(victim) else { return };
         self.world.closes(process.client.id());
         let closing = close(self.world.clone(), process.client.clone(), self.nodes.clone(), asked);

@@ -134,9 +134,9 @@ impl Run {
         self.world.sleep_up_to(Duration::from_millis(1200)).await;
         let victim = self.world.below(self.site.processes.len().max(1) as u64) as usize;
         if self.world.closes_one() {
-            let nodes = 0..self.site.nodes.len();
-            let asked = nodes.map(|node| self.trial.state().checker.node(node).last_asked.clone()).collect();
-            self.site.close(victim, asked);
+            let (trial, nodes) = (self.trial.clone(), self.site.nodes.len());
+            let at = move |node| trial.state().checker.node(node).last_asked.clone();
+            self.site.close(victim, move || (0..nodes).map(&at).collect());
         }
         match self.world.below(24) {
             0..3 => self.site.pause(self.site.processes.get(victim)),

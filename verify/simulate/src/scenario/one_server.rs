@@ -31,6 +31,12 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_grant_of_the_server_before(world)),
     },
     Scenario {
+        name: "a-grant-between-two-tries",
+        about: "W waits, and has no answer that says so: all are lost, and its tries come at ever longer intervals. The lock comes to it \
+                between two of them. It must take it then: B waits behind it (P6, P7).",
+        play: |world| Box::pin(a_grant_between_two_tries(world)),
+    },
+    Scenario {
         name: "a-fixed-lease-that-a-failover-shortens",
         about: "A waiter with a fixed lease is granted the lock, and its first request sets that lease. A server takes over \
                 that knows of the grant only, which is shorter. Nobody renews a fixed lease, so its holder must get it back \
@@ -184,6 +190,30 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.gets_the_lock().await;
     w.still_has_the_lock();
     stage.ends([w]).await;
+}
+
+async fn a_grant_between_two_tries(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut w) = (stage.caller("A", |it| it).await, stage.caller("W", |it| it).await);
+    let mut b = stage.caller("B", |it| it).await;
+    a.gets_the_lock().await;
+    for _ in 0..8 {
+        w.next("acquire", Fate::ReplyLost);
+    }
+    w.begins_to_wait().await;
+    b.begins_to_wait().await;
+    while !stage.world.state().has_met_all() {
+        stage.passes(ms(50)).await;
+    }
+    // Its last try is over, and it pauses for a second at least.
+    stage.passes(ms(550)).await;
+    a.gives_it_back().await;
+    let asked = Instant::now();
+    w.gets_the_lock().await;
+    stage.expect(asked.elapsed() < ms(100), "it had not to wait for its next try");
+    w.gives_it_back().await;
+    b.gets_the_lock().await;
+    stage.ends([a, w, b]).await;
 }
 
 async fn an_ended_hold_that_comes_back_while_it_is_watched(world: Arc<World>) {

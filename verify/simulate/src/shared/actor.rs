@@ -60,7 +60,7 @@ impl Actor {
                 })
                 .await;
             }
-            if !self.world().has_runtime(self.client.id()) {
+            if !self.world().has_runtime(self.client.id()) || self.is_closed() {
                 rounds_without -= 1;
                 if rounds_without == 0 {
                     return;
@@ -317,7 +317,7 @@ impl Actor {
 
     /// Without faults only its guards end a hold.
     pub fn must_be_held(&self, name: &str, token: u64) -> bool {
-        self.is_settled() && !self.trial.checker().is_void(name, token)
+        self.is_settled() && !self.is_closed() && !self.trial.checker().is_void(name, token)
     }
 
     fn waits(&self) -> Waits<'_> {
@@ -362,7 +362,11 @@ impl Actor {
     /// Each call of its client has an answer in time.
     pub fn is_undisturbed(&self) -> bool {
         let id = self.client.id();
-        self.is_settled() && !self.world().is_overloaded(id) && self.world().has_runtime(id)
+        self.is_settled() && !self.is_closed() && !self.world().is_overloaded(id) && self.world().has_runtime(id)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.world().is_closed(self.client.id())
     }
 }
 

@@ -8,6 +8,7 @@ use fairlock::Held;
 use fairlock::simulation::Ran;
 
 use super::keys::{Keys, Place, Record};
+use crate::closing::Asked;
 use crate::keys::{client_of, is_of_a_handle};
 use crate::sightings::{Sightings, untrue};
 
@@ -109,6 +110,7 @@ pub struct SharedChecker {
     frozen_until: i64,
     /// In server time.
     seen: Sightings,
+    pub last_asked: Asked,
     pub grants: u64,
     pub handed_over: u64,
     pub served_together: u64,
@@ -303,6 +305,7 @@ impl SharedChecker {
     pub fn ran(&mut self, ran: &Ran<'_>, keys: Keys, meddled: bool, now: Now) {
         let name = ran.keys[0].clone();
         self.knows(&now);
+        self.last_asked.note(ran);
         self.see(&name, now.server_ms);
         self.frozen_until = self.frozen_until.max(keys.frozen_until);
         let before = std::mem::take(&mut self.names.entry(name.clone()).or_default().keys);

@@ -176,7 +176,8 @@ impl Actor {
             HandleError::Lost => {
                 posted.lasts_until < self.world().elapsed() || !self.must_be_held(&posted.name, posted.token)
             }
-            HandleError::Request(error) => !matches!(error, RequestError::Closed) && !self.is_undisturbed(),
+            HandleError::Request(RequestError::Closed) => self.is_closed(),
+            HandleError::Request(_) => !self.is_undisturbed(),
             _ => false,
         };
         if !expected {

@@ -128,6 +128,14 @@ impl Run {
         if matches!(fault, 9..12 | 17) && self.site.is_frozen() && self.world.chance(0.8) {
             return;
         }
+        if self.world.closes_one() {
+            let trial = self.trial.clone();
+            let asked = move || {
+                let of_shared = trial.checker().last_asked.clone();
+                vec![of_shared.and(trial.world.state().checker.last_asked.clone())]
+            };
+            self.site.close(victim, asked);
+        }
         match fault {
             0..3 => self.site.pause(self.site.processes.get(victim)),
             12 => self.site.pause(&self.site.processes),
