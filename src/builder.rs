@@ -124,10 +124,10 @@ impl LockClient {
 /// |---|---|---|
 /// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
 /// | `operation_timeout` | 2 s | how long one request may take |
-/// | `waiter_ttl` | 6 s, or three `poll_interval` if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
+/// | `waiter_ttl` | 6 s, or three `poll_interval` or `grant_ttl` if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
 /// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
 /// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
-/// | `token_ttl` | 24 h | how long the last token of an unused name is remembered |
+/// | `token_ttl` | 24 h | how long the last token of an unused name is remembered, at least |
 /// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over, and for one `waiter_ttl` more where no client was heard meanwhile |
 /// | `strict_restart` | off; on several servers the lease | how long a server that was started anew grants nothing, at least |
 /// | `clock_difference` | 1 s | on several servers: by how much the clock of each may be off |
@@ -195,7 +195,8 @@ impl LockClientBuilder {
     }
 
     /// How long the waiters of this client keep their places while the server does not hear from it: three times
-    /// [`poll_interval`](Self::poll_interval) at least. Defaults to that, and to 6 s at least.
+    /// [`poll_interval`](Self::poll_interval) and a [`grant_ttl`](Self::grant_ttl) at least. Defaults to the longer of these, and to
+    /// 6 s at least.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -231,7 +232,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the server remembers the last token of an unused name. Defaults to 24 h.
+    /// How long the server remembers the last token of an unused name, and up to 100 s more. Defaults to 24 h.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -271,7 +272,8 @@ impl LockClientBuilder {
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
     /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). Off by default on one server: then a restart without data
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and at least the longest [`grant_ttl`](Self::grant_ttl), which is
+    /// the first lease of a waiter. Off by default on one server: then a restart without data
     /// may give a lock away while its holder still relies on it, for what is left of the lease. On several servers it is on, with
     /// the lease, and a server that was started anew does not count meanwhile.
     ///

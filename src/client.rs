@@ -244,7 +244,7 @@ impl LockClient {
     /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time.
     ///
     /// # Cancel safety
-    /// The end runs in the background: a future that is dropped, or is not polled again, closes the client
+    /// Once polled, the end runs in the background: a future that is dropped, or is not polled again, closes the client
     /// all the same. Call it again to wait for the same outcome.
     pub async fn close(&self) -> Result<(), CloseError> {
         self.backend.close().await

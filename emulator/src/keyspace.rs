@@ -271,6 +271,11 @@ impl Keyspace {
         }
     }
 
+    /// In microseconds since 1970.
+    pub fn now(&self) -> i64 {
+        self.now
+    }
+
     fn millis(&self) -> i64 {
         self.now / 1000
     }

@@ -377,13 +377,18 @@ impl Server {
         let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
         // Once for each call, so that the time stands still while a script runs, as in Redis since
         // 7.2.
-        let now = self.micros();
+        let now = self.wall_clock();
         engine.keyspace(|keyspace| keyspace.at(now));
         Ok(use_it(&mut engine))
     }
 
-    /// The time of its clock, in microseconds since 1970.
+    /// The time of its clock, in microseconds since 1970: what TIME says to a script.
     pub fn micros(&self) -> i64 {
+        let now = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.now()));
+        now.ok().flatten().unwrap_or_else(|| self.wall_clock())
+    }
+
+    fn wall_clock(&self) -> i64 {
         let elapsed = Instant::now().saturating_duration_since(self.shared.began);
         let now = self.shared.epoch + self.shared.faults.server_time(elapsed);
         i64::try_from(now.as_micros()).unwrap_or(i64::MAX)

@@ -399,6 +399,9 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_passed_over() {
             return Ok(Tried::Over(Ok(Asked::Over)));
         }
+        // R7, R15: an answer proves nothing about a message from before its request, perhaps of another server. If it has the
+        // lock, this request is told.
+        self.waiter.forget_grant();
         self.request.entry.last_error.request_sent();
         match self.request.attach {
             None => self.acquire(admitted).await,

@@ -255,8 +255,9 @@ impl Drop for Detaching {
 pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendError> {
     hold.check_extend(wanted).map_err(ExtendError::Lease)?;
     let context = hold.context();
+    let failed = |error| loss_of(hold).map_or(ExtendError::Request(error), ExtendError::Lost);
     // In turn with releases and nested calls: the seq must not come between one of them and its answer.
-    let (_turn, limit) = take_turn(hold).await?;
+    let (_turn, limit) = take_turn(hold).await.map_err(failed)?;
     let (mut backoff, seq) = (context.backoff(), context.next_seq());
     let mut may_have_run = false;
     loop {
@@ -282,8 +283,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendErro
             Err(error) => {
                 may_have_run |= error.may_have_run();
                 if !may_try_again(&error, &mut backoff, limit).await {
-                    let error = ExtendError::Request(error.of_call(may_have_run));
-                    return Err(loss_of(hold).map_or(error, ExtendError::Lost));
+                    return Err(failed(error.of_call(may_have_run)));
                 }
             }
         }

@@ -120,7 +120,6 @@ impl Listener for Engine {
 
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
-            self.poller.waiters.forget_grants(&keys);
             // After the checks, which end with the connection.
             let checked = CancellationToken::new();
             let _checked = checked.clone().drop_guard();

@@ -22,7 +22,6 @@ use super::lease::{Grant, Queued};
 use super::owners::OwnerEntry;
 use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
-use crate::store::ServedKeys;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
@@ -218,10 +217,13 @@ impl Waiter {
         poll_fn(|_| self.take_outcome().map_or(Poll::Pending, Poll::Ready))
     }
 
-    /// Resolves when it has a grant and no answer that says so: the reply was lost. Takes the grant, since the same request gets
-    /// it once more. Runs inside [`drive`](Self::drive).
+    /// Resolves when it has a grant and no answer that says so: the reply was lost. The same request gets it once more. Runs
+    /// inside [`drive`](Self::drive).
     pub fn early_grant(&self) -> impl Future<Output = ()> {
-        poll_fn(|_| if self.forget_grant() { Poll::Ready(()) } else { Poll::Pending })
+        poll_fn(|_| match std::mem::take(&mut self.state.lock().is_offered) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
     }
 
     /// Whether the waiting task did nothing else since, as far as polls show. With another branch of a `join!` or
@@ -386,12 +388,11 @@ impl Waiter {
         self.state.lock().is_passed_over
     }
 
-    /// Drops a message or an answer that it has not read yet. False if there is none.
-    fn forget_grant(&self) -> bool {
+    /// Drops a message or an answer that it has not read yet.
+    pub fn forget_grant(&self) {
         let mut state = self.state.lock();
-        state.pushed = None;
+        (state.pushed, state.is_offered) = (None, false);
         state.outcome.take_if(|outcome| matches!(outcome, WaitOutcome::Granted { .. } | WaitOutcome::Confirm { .. }));
-        std::mem::take(&mut state.is_offered)
     }
 
     pub fn is_revoked(&self, token: u64) -> bool {
@@ -749,19 +750,11 @@ impl Waiters {
             grant(state);
             // A poll may report the same grant again.
             if !std::mem::replace(&mut state.is_offered, true) {
-                // An answer or a grant may have woken it before, which it has not read. A new connection forgets such a grant.
+                // An answer or a grant may have woken it before, which it has not read.
                 let since = state.woken.unwrap_or_else(now);
                 self.offers.insert(since + PATIENCE, waiter.seq, waiter);
             }
         });
-    }
-
-    /// A new connection is up, perhaps to a server that does not know what the one before has granted (R15). An answer
-    /// of this server would prove nothing about a message of that one (R7), so its polls decide.
-    pub fn forget_grants(&self, keys: &ServedKeys) {
-        for waiter in self.waiters.lock().values().filter(|waiter| keys.contains(&waiter.keys.lock)) {
-            waiter.forget_grant();
-        }
     }
 
     /// A hold that is about to begin here was ended by force. It finds that out as it begins.

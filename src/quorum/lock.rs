@@ -9,6 +9,7 @@ use super::context::Quorum;
 use super::guard::QuorumGuard;
 use crate::engine::Engine;
 use crate::engine::error::LockError;
+use crate::engine::last_error::no_time;
 use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
@@ -111,10 +112,15 @@ impl QuorumLock {
         wait: bool,
         limit: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
+        let limit = limit.map(|limit| now() + limit);
+        // Nothing is asked then, as at one server.
+        if limit.is_some_and(|limit| limit <= now()) {
+            return Err(LockError::Unreachable(no_time()));
+        }
         let in_use = self.quorum.enter(&self.keys);
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
-        let taken = within(limit.map(|limit| now() + limit), call.as_mut()).await;
+        let taken = within(limit, call.as_mut()).await;
         let Some(taken) = taken.unwrap_or_else(|| Err(asking.out_of_time()))? else { return Ok(None) };
         let mut guard = QuorumGuard::new(self.quorum.clone(), in_use, taken);
         if !self.is_part {

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use fairlock::{Ended, LockError, Loss, Unlocked};
+use fairlock::{Ended, ExtendError, LockError, Loss, Unlocked};
 
 use crate::support::{Collect, Timing, eventually, on_each_store};
 
@@ -90,6 +90,8 @@ async fn only_what_is_still_held_is_lost_to_close() {
         assert_eq!(given.ended().await, fairlock::Ended::Freed);
         assert_eq!(given.ended().await, Ended::Freed);
         assert_eq!(kept.held().ended().await, fairlock::Ended::Lost(Loss::Closed));
+        let extended = kept.extend(Duration::from_secs(30)).await;
+        assert!(matches!(extended, Err(ExtendError::Lost(Loss::Closed))), "{extended:?}");
     })
     .await;
 }

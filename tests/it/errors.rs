@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{ConnectError, LockClient, LockError, NameError, OptionsError, RequestError, owner};
 
-use crate::support::{Proxy, Server, Timing, limit, on_a_server, on_each_store};
+use tokio::time::sleep;
+
+use crate::support::{Proxy, Server, Timing, embedded, limit, on_a_server, on_each_store, on_several_in_virtual_time};
 
 #[test]
 fn without_a_runtime_connecting_says_so() {
@@ -228,6 +230,27 @@ async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
             guard.unlock().await.unwrap();
         })
         .await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// On several servers it asked them all, and had the lock for a moment. Found by an attack.
+#[tokio::test]
+async fn a_call_without_any_time_asks_nothing() {
+    on_several_in_virtual_time(async |servers: &[_; 3]| {
+        let client = embedded(Timing::default().builder(), servers);
+        let lock = client.lock("free");
+        let calls = || servers.iter().map(|server| server.network.calls()).sum::<u64>();
+        let before = calls();
+        for outcome in [
+            lock.lock_timeout(Duration::ZERO).await.err(),
+            client.lock_all(["free", "also"]).lock_timeout(Duration::ZERO).await.err(),
+        ] {
+            assert!(matches!(outcome, Some(LockError::Unreachable(_))), "{outcome:?}");
+        }
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(calls(), before);
         client.close().await.unwrap();
     })
     .await;

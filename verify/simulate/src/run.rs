@@ -90,7 +90,7 @@ async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
         sleep(Duration::from_millis(world.later(4000))).await;
         hand_in_hand(&world).await;
         let node = world.later(nodes.len() as u64) as usize;
-        world.fault("flushes_elsewhere");
+        world.is_flushed_elsewhere();
         nodes[node].tell_of_flush();
     }
 }

@@ -160,6 +160,9 @@ pub const PUSH: &str = "push";
 /// That of the message of a flush.
 pub const FLUSH: &str = "flush";
 
+/// How long a question and its answer take without faults, and another pair behind them.
+const ASKED_AGAIN: Duration = Duration::from_millis(100);
+
 const REFUSALS: [&str; 4] =
     ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
 
@@ -217,6 +220,7 @@ pub struct State {
     calm_since: Duration,
     /// In the calm phase: when the server was last down, or a slot last moved.
     last_down: Option<Duration>,
+    last_flush_elsewhere: Option<Duration>,
     /// The actors finish and start nothing new.
     pub ending: bool,
     pub checker: Checker,
@@ -340,6 +344,7 @@ impl World {
                 script,
                 calm_since: Duration::ZERO,
                 last_down: None,
+                last_flush_elsewhere: None,
                 ending: false,
                 checker: Checker::new(is_cluster),
                 faults: BTreeMap::new(),
@@ -569,6 +574,16 @@ impl World {
     /// A slot has moved, in the calm phase.
     pub fn has_moved_lately(&self) -> bool {
         self.was_down_since(self.elapsed().saturating_sub(Duration::from_secs(1)))
+    }
+
+    pub fn is_flushed_elsewhere(&self) {
+        self.fault("flushes_elsewhere");
+        self.state().last_flush_elsewhere = Some(self.elapsed());
+    }
+
+    /// Whether a question that crossed the message of such a flush may still be asked once more.
+    pub fn was_flushed_elsewhere(&self) -> bool {
+        self.state().last_flush_elsewhere.is_some_and(|last| self.elapsed() < last + ASKED_AGAIN)
     }
 
     /// Whether the server was down since then, or a slot moved, in the calm phase.
