@@ -61,7 +61,7 @@ impl Holds {
         Arc::new(Self {
             context,
             owners: Arc::new(OwnerTable::new()),
-            schedule: Schedule::new(),
+            schedule: Schedule::default(),
             losses: Arc::default(),
             doubts: AtomicU64::new(0),
         })

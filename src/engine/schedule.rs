@@ -31,16 +31,12 @@ struct Planned<T> {
 
 impl<T> Default for Schedule<T> {
     fn default() -> Self {
-        Self::new()
+        let state = Mutex::new(Planned { due: BTreeMap::new(), planned: None });
+        Self { state, sooner: Arc::new(Notify::new()) }
     }
 }
 
 impl<T> Schedule<T> {
-    pub fn new() -> Self {
-        let state = Mutex::new(Planned { due: BTreeMap::new(), planned: None });
-        Self { state, sooner: Arc::new(Notify::new()) }
-    }
-
     pub fn insert(&self, due: Instant, id: u64, item: &Arc<T>) {
         let mut state = self.state.lock();
         state.due.insert((due, id), Arc::downgrade(item));

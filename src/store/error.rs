@@ -138,7 +138,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} (", self.code, without_script(&self.message))?;
+        write!(f, "{} {} (", self.code, self.message)?;
         // The consequence depends on the request, whose own error has it.
         let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
         match self.advice() {
@@ -150,17 +150,6 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-/// Redis adds ` script: <sha>, on @user_script:56.` to what a script says: a place in code that the
-/// reader has not written.
-fn without_script(message: &str) -> &str {
-    match message.rsplit_once(" script: ") {
-        // From the end, and only in this form: a name of a key in the message may have the same words
-        // in it.
-        Some((text, place)) if place.contains("on @user_script") => text.trim_end(),
-        _ => message,
-    }
-}
 
 /// A name that no lock can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -13,13 +13,13 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
             retry = Some((after, left));
             continue;
         }
-        let step = match (one(rest), left) {
-            (None, []) => return true,
-            (Some(one), [byte, behind @ ..]) if one.fits(*byte) => Some((one.rest, behind)),
+        let next = match (rest, left) {
+            ([], []) => return true,
+            (_, [byte, behind @ ..]) => step(rest, *byte).map(|rest| (rest, behind)),
             _ => None,
         };
-        (rest, left) = match (step, retry) {
-            (Some(step), _) => step,
+        (rest, left) = match (next, retry) {
+            (Some(next), _) => next,
             (None, Some((after, [_, longer @ ..]))) => {
                 let again = (after, longer);
                 retry = Some(again);
@@ -51,34 +51,21 @@ pub fn escape(text: &str) -> String {
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// A matcher of one byte.
-struct One<'a> {
-    kind: Piece<'a>,
-    rest: &'a [u8],
-}
-
-enum Piece<'a> {
-    Any,
-    Byte(u8),
-    /// The text between the brackets, and whether the byte is to be in it.
-    Class(&'a [u8], bool),
-}
-
-/// The first part of a pattern that does not begin with `*`.
-fn one(pattern: &[u8]) -> Option<One<'_>> {
-    let (kind, rest) = match pattern {
+/// What is left of a pattern behind its first part, which is no `*`, if that matches the byte.
+fn step(pattern: &[u8], byte: u8) -> Option<&[u8]> {
+    let (fits, rest) = match pattern {
         [] => return None,
-        [b'?', rest @ ..] => (Piece::Any, rest),
-        [b'\\', byte, rest @ ..] => (Piece::Byte(*byte), rest),
+        [b'?', rest @ ..] => (true, rest),
+        [b'\\', own, rest @ ..] => (*own == byte, rest),
         [b'[', class @ ..] => {
-            let (class, is_in) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
+            let (class, wanted) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
             let (class, rest) = class.split_at(class_end(class));
             // A class without an end goes to the end of the pattern.
-            (Piece::Class(class, is_in), rest.get(1..).unwrap_or_default())
+            (is_in(class, byte) == wanted, rest.get(1..).unwrap_or_default())
         }
-        [byte, rest @ ..] => (Piece::Byte(*byte), rest),
+        [own, rest @ ..] => (*own == byte, rest),
     };
-    Some(One { kind, rest })
+    fits.then_some(rest)
 }
 
 /// Where the `]` of a class is that is neither escaped nor the end of a range.
@@ -91,16 +78,6 @@ fn class_end(class: &[u8]) -> usize {
             [_, b'-', _, ..] => 3,
             _ => 1,
         };
-    }
-}
-
-impl One<'_> {
-    fn fits(&self, byte: u8) -> bool {
-        match self.kind {
-            Piece::Any => true,
-            Piece::Byte(own) => own == byte,
-            Piece::Class(class, wanted) => is_in(class, byte) == wanted,
-        }
     }
 }
 
