@@ -29,14 +29,14 @@ pub enum Backend {
 }
 
 /// A lock at one server or at several.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum AnyLock {
     One(EngineLock),
     Several(QuorumLock),
 }
 
 /// A name that several may hold at a time, at one server. Several masters have none.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum AnyShared {
     One(EngineLock),
     Several(Arc<str>),

@@ -36,7 +36,6 @@ use crate::store::verbs::renew::{Only, Renew, Renewed};
 const CONFIRMED_AT_MOST: u32 = 3;
 
 /// A request for the lock.
-#[derive(Debug)]
 pub struct AcquireRequest<'a> {
     pub engine: &'a Arc<Engine>,
     /// The caller.
@@ -321,7 +320,6 @@ async fn until_sent<T>(mut asking: impl Future<Output = T> + Unpin, mut turn: Op
 }
 
 /// One try to get the lock: (owner, seq).
-#[derive(Debug)]
 struct Attempt<'a> {
     request: &'a AcquireRequest<'a>,
     waiter: Arc<Waiter>,

@@ -21,7 +21,6 @@ use crate::store::verbs::poll::Poll;
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
 
 /// An attempt or a lost hold that the server must forget.
-#[derive(Debug)]
 pub struct LeaveRequest {
     pub keys: Arc<Keys>,
     pub owner_id: Arc<str>,

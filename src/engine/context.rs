@@ -1,7 +1,6 @@
 //! The shared parts of one client: the scripts, the options, numbers that are used once, and
 //! the tasks in the background. It knows neither holds nor waiters.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -51,12 +50,6 @@ pub struct Context {
     seq: AtomicU64,
     /// Made of the client's id once: each lock and unlock has a backoff, and few of them use it.
     retry_seed: u64,
-}
-
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("client", &self.runner.client).finish_non_exhaustive()
-    }
 }
 
 impl Context {

@@ -20,14 +20,12 @@ const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
 /// those stale holds end with their leases.
 const NAMES: usize = 4096;
 
-#[derive(Debug)]
 pub struct Farewells {
     /// The time before the end of a connection was noticed that is kept.
     window: Duration,
     state: Mutex<ReleasedNames>,
 }
 
-#[derive(Debug)]
 struct ReleasedNames {
     /// When each lock key was last released, and as what. In two generations, so that no search for old entries is needed.
     young: HashMap<Arc<str>, (Kind, Instant)>,

@@ -1,6 +1,5 @@
 //! One guard's share of a hold at one server. Dropping it releases it in the background.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::Engine;
@@ -18,12 +17,6 @@ pub struct EngineGuard {
     is_part: bool,
     /// Unlocked: dropping it does nothing.
     ended: bool,
-}
-
-impl fmt::Debug for EngineGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineGuard").field("hold", &self.hold).finish_non_exhaustive()
-    }
 }
 
 impl EngineGuard {

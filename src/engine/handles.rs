@@ -29,7 +29,6 @@ use crate::store::verbs::renew::{Only, Renew, Renewed};
 const SEQ: u64 = 1;
 
 /// How a detach ended.
-#[derive(Debug)]
 pub enum DetachOutcome {
     Detached(Detached),
     /// The guard is as before.

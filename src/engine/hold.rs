@@ -3,7 +3,6 @@
 //! A [`Hold`] is what one owner has at one lock between a free -> held and its end. Counts are set on
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -34,7 +33,7 @@ use crate::sync::Mutex;
 pub type Entry = OwnerEntry<Hold>;
 
 /// A hold on several servers, made of one hold on each. Each of these calls it when it has ended.
-pub trait Whole: fmt::Debug + Send + Sync {
+pub trait Whole: Send + Sync {
     fn part_has_ended(&self);
 }
 
@@ -48,12 +47,6 @@ pub struct Holds {
     pub losses: Arc<Losses>,
     /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
     doubts: AtomicU64,
-}
-
-impl fmt::Debug for Holds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holds").field("context", &self.context).finish_non_exhaustive()
-    }
 }
 
 impl Holds {
@@ -88,7 +81,6 @@ impl Holds {
 }
 
 /// How a hold begins.
-#[derive(Debug)]
 pub struct NewHold {
     pub token: u64,
     /// The attempt that got it.
@@ -117,7 +109,6 @@ pub struct NewHold {
 }
 
 /// Between free -> held and the end of it.
-#[derive(Debug)]
 pub struct Hold {
     holds: Arc<Holds>,
     pub entry: Arc<Entry>,
@@ -149,7 +140,6 @@ pub struct Hold {
     state: Mutex<HoldState>,
 }
 
-#[derive(Debug)]
 struct HoldState {
     /// Guards alive.
     live: u32,
@@ -199,7 +189,7 @@ struct HoldState {
 }
 
 /// Whether a handle is about to become the owner. The guard is not relied on from then on (R16).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum DetachStage {
     No,
     /// The call waits for its owner's turn. It may rest, so it costs others a lease, as a part does (P6).
@@ -232,7 +222,7 @@ impl HoldState {
 }
 
 /// What a server counts of a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     pub holds: u32,
     pub weight: u32,
@@ -243,7 +233,7 @@ impl Count {
 }
 
 /// The watchdog's next request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Question {
     /// To be set, if less is left.
     pub lease: Duration,
@@ -254,7 +244,7 @@ pub struct Question {
 }
 
 /// How a hold ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Freed,
     /// A handle has it.

@@ -8,14 +8,14 @@ use crate::sync::Mutex;
 
 /// One per owner and lock. All calls of the owner share it, since they take turns: a call that times out while another
 /// one waits for a silent server must not report that others hold the lock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct LastError {
     state: Mutex<(Stage, Option<Cause>)>,
 }
 
 /// How far the request of the present turn has come. One without an answer alone does not mean that another owner holds
 /// the lock.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// No request is without an answer.
     #[default]

@@ -25,14 +25,14 @@ pub fn deadline_told(asked: Instant, left: Duration, wanted: Duration) -> Instan
 }
 
 /// A pushed grant: the lock under this token, for that long from the moment it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     pub token: u64,
     pub lease: Duration,
 }
 
 /// A waiter's knowledge from the last answer "queued".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Queued {
     /// The instant before that request was sent.
     pub asked: Instant,

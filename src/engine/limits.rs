@@ -7,7 +7,7 @@ use crate::sync::Mutex;
 /// Limits kept. Then it begins anew, and may warn of one again.
 const REMEMBERED: usize = 1024;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Limits(Mutex<HashSet<(String, u32)>>);
 
 impl Limits {

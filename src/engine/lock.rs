@@ -31,7 +31,7 @@ use crate::store::options::{OptionsError, check_label};
 use crate::store::runner::Answer;
 use crate::store::verbs::inspect::Inspected;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct EngineLock {
     engine: Arc<Engine>,
     name: Arc<str>,
@@ -248,7 +248,7 @@ pub struct LockLease {
 }
 
 /// On whose behalf a call is made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Caller {
     pub owner: Owner,
     /// It may be re-entered.

@@ -14,19 +14,18 @@ use crate::sync::Mutex;
 /// Losses within this time share one line.
 const TOGETHER: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Losses {
     untold: Mutex<Untold>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Untold {
     first: Option<Lost>,
     others: usize,
 }
 
 /// A hold that was lost.
-#[derive(Debug)]
 pub struct Lost {
     name: Box<str>,
     owner: Box<str>,

@@ -29,7 +29,6 @@ mod waiters;
 mod watchdog;
 mod without_runtime;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -55,12 +54,6 @@ pub struct Engine {
     pub context: Arc<Context>,
     pub holds: Arc<Holds>,
     poller: Arc<Poller>,
-}
-
-impl fmt::Debug for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("context", &self.context).finish_non_exhaustive()
-    }
 }
 
 impl Engine {

@@ -19,7 +19,7 @@ use crate::store::keys::label_of;
 use crate::sync::Mutex;
 
 /// The call or hold that a line is about.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Who<'a> {
     pub name: &'a str,
     pub owner: &'a str,
@@ -54,7 +54,6 @@ impl<'a> Who<'a> {
 }
 
 /// A call that wants a lock, from its beginning to its end. Dropped before, it was given up.
-#[derive(Debug)]
 pub struct ObservedCall<'a, W: Named> {
     /// Asked only when a line is written: many may wait.
     about: W,
@@ -182,7 +181,6 @@ pub fn in_line(who: &Who<'_>) {
 }
 
 /// A hold, from its beginning to its end.
-#[derive(Debug)]
 pub struct Holding {
     metrics: LockMetrics,
     /// Boxed: there are many holds, and few have one.

@@ -22,7 +22,6 @@ use crate::sync::Mutex;
 type EntryKey = (Arc<str>, u64);
 
 /// The entries in use; `H` is what an owner holds.
-#[derive(Debug)]
 pub struct OwnerTable<H> {
     entries: Mutex<BTreeMap<EntryKey, Weak<OwnerEntry<H>>>>,
 }
@@ -33,7 +32,6 @@ pub struct OwnerTable<H> {
 pub type OwnersTurn = OwnedMutexGuard<()>;
 
 /// One owner at one lock of one client.
-#[derive(Debug)]
 pub struct OwnerEntry<H> {
     table: Arc<OwnerTable<H>>,
     pub keys: Arc<Keys>,

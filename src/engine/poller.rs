@@ -42,7 +42,6 @@ const HEAD_START: Duration = Duration::from_millis(30);
 const POLL_RETRY: Duration = Duration::from_millis(100);
 
 /// The waiters of one client, and what polling for them needs.
-#[derive(Debug)]
 pub struct Poller {
     holds: Arc<Holds>,
     pub waiters: Arc<Waiters>,
@@ -378,7 +377,7 @@ fn tell_of_wait(keys: &Keys, round: &Round, polled: &Polled) {
 struct Unanswered;
 
 /// The server's answer when it queued a waiter.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct NewPlace {
     pub queued: Queued,
     /// The holder's.

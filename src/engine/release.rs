@@ -29,7 +29,6 @@ pub enum Unlocked {
 
 /// Makes the server count as many holds as there are guards. Begun when a guard ends, or when a
 /// nested acquire was given up half-way.
-#[derive(Debug)]
 pub struct Release {
     hold: Arc<Hold>,
     /// The owner's turn at the server; kept until the outcome is known.
@@ -42,7 +41,7 @@ pub struct Release {
     finished: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 struct Sent {
     seq: u64,
     count: Count,

@@ -14,14 +14,12 @@ use crate::sync::Mutex;
 
 /// A schedule of items by due time. One task serves all items: most holds end before their first renewal, and must
 /// not cost a task each.
-#[derive(Debug)]
 pub struct Schedule<T> {
     state: Mutex<Planned<T>>,
     /// Notified when the task must come sooner than it plans to, and when the schedule is dropped.
     sooner: Arc<Notify>,
 }
 
-#[derive(Debug)]
 struct Planned<T> {
     /// Keyed by due time and id. Weak: an item that is gone needs no service.
     due: BTreeMap<(Instant, u64), Weak<T>>,

@@ -3,7 +3,7 @@
 use std::thread::ThreadId;
 
 /// A task may move between threads. Code outside of any task belongs to its thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TaskOrThread {
     Task(tokio::task::Id),
     Thread(ThreadId),

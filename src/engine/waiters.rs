@@ -34,7 +34,7 @@ const VERIFIED_IN_A_POLL: usize = 16;
 const OLDEST_IN_A_POLL: usize = 4;
 
 /// The parameters of an attempt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct NewWaiter<'a> {
     pub lease: Duration,
     pub terms: &'a Arc<str>,
@@ -46,7 +46,6 @@ pub struct NewWaiter<'a> {
 }
 
 /// One attempt that may be granted the lock.
-#[derive(Debug)]
 pub struct Waiter {
     pub seq: u64,
     owner_id: Arc<str>,
@@ -73,7 +72,7 @@ pub struct Waiter {
     offers: Arc<Schedule<Waiter>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct WaiterState {
     /// The last pushed grant.
     pushed: Option<Grant>,
@@ -118,14 +117,12 @@ impl WaiterState {
 
 /// The last answers about a name, which all of its waiters share (R7): a token above the floor of an answer was
 /// given after it, whichever ticket it went to.
-#[derive(Debug)]
 pub struct Trust {
     /// Others may be granted the name while it is held.
     is_shared: bool,
     answers: Mutex<Answers>,
 }
 
-#[derive(Debug)]
 struct Answers {
     last: Queued,
     /// The last one with a smaller floor. A grant may be made, and the reply to another request may name its
@@ -169,7 +166,6 @@ impl Trust {
 }
 
 /// The event that a waiter has to act upon.
-#[derive(Debug)]
 pub enum WaitOutcome {
     /// A pushed grant that may be relied on until then (R7).
     Granted { token: u64, until: Instant },
@@ -183,7 +179,6 @@ pub enum WaitOutcome {
 
 /// Waiters that lost their places together ask again in the order in which they came (P3). A turn lasts until it is dropped:
 /// its waiter has asked, or never will.
-#[derive(Debug)]
 pub struct Turn {
     before: Option<oneshot::Receiver<()>>,
     _over: oneshot::Sender<()>,
@@ -425,7 +420,7 @@ impl Waiter {
 }
 
 /// The outcome of a grant that was not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     /// It was read, or is not good any more.
     Over,
@@ -456,7 +451,7 @@ impl Wake for Waiter {
 }
 
 /// The waiters of one client.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Waiters {
     /// Keyed by seq, which is unique within a client. From before the first request until the attempt ends.
     waiters: Mutex<BTreeMap<u64, Arc<Waiter>>>,
@@ -473,7 +468,6 @@ pub struct Waiters {
 }
 
 /// The leaves of one name that have no answer yet.
-#[derive(Debug)]
 struct Leaves {
     count: usize,
     /// When the server last heard this client for the name, or may have.
@@ -481,7 +475,6 @@ struct Leaves {
 }
 
 /// A place that is about to be left. It lives on while its client is heard for the name.
-#[derive(Debug)]
 pub struct LeavingPlace {
     waiters: Arc<Waiters>,
     lock_key: Arc<str>,
@@ -516,7 +509,6 @@ impl Drop for LeavingPlace {
 }
 
 /// The waiters of one name that the server has queued.
-#[derive(Debug)]
 struct Queue {
     keys: Arc<Keys>,
     waiters: BTreeMap<u64, Arc<Waiter>>,

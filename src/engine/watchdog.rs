@@ -19,7 +19,7 @@ use crate::store::runtime::survive;
 use crate::store::verbs::renew::{Renew, Renewed};
 
 /// How a renewal ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
     Renewed,
     Lost,

@@ -41,7 +41,7 @@ pub struct Gathering<'a> {
 }
 
 /// The errors that a call has met so far.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ErrorsMet {
     /// Why a node did not serve.
     cause: Mutex<Option<Cause>>,

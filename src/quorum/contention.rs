@@ -10,7 +10,6 @@ const CALLS: u8 = 16;
 
 /// A call that tries all nodes at once, past a queue, takes for a moment what the next in line needs. So it is not done
 /// where others were seen lately.
-#[derive(Debug)]
 pub struct Contention([AtomicU8; SLOTS]);
 
 impl Default for Contention {

@@ -22,7 +22,6 @@ use crate::store::keys::Keys;
 use crate::sync::Mutex;
 
 /// Shared by all clones and locks.
-#[derive(Debug)]
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
     /// So that nested calls find the hold that they re-enter (Q11).
@@ -36,7 +35,6 @@ pub struct Quorum {
 }
 
 /// One call or guard, see [`Quorum::is_alone`].
-#[derive(Debug)]
 pub struct InUse {
     quorum: Arc<Quorum>,
     keys: Arc<Keys>,

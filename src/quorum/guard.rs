@@ -22,7 +22,6 @@ use crate::engine::release::{Release, Unlocked};
 use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
-#[derive(Debug)]
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
     pub hold: Arc<QuorumHold>,

@@ -18,7 +18,6 @@ use crate::store::clock::now;
 pub type Entry = OwnerEntry<QuorumHold>;
 
 /// The hold on one node that counts.
-#[derive(Debug)]
 pub struct NodeHold {
     /// The node.
     pub index: usize,
@@ -26,7 +25,6 @@ pub struct NodeHold {
 }
 
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
-#[derive(Debug)]
 pub struct QuorumHold {
     pub entry: Arc<Entry>,
     /// The terms of the call, see `keys::terms`.
@@ -49,7 +47,6 @@ pub struct QuorumHold {
 }
 
 /// One guard's share of a hold. Dropped before the per-node guards, so that releasing those is not reported as a loss.
-#[derive(Debug)]
 pub struct GuardShare(Arc<QuorumHold>);
 
 impl GuardShare {
@@ -208,7 +205,6 @@ impl Whole for QuorumHold {
 }
 
 /// A guard on one node.
-#[derive(Debug)]
 pub struct NodeGuard {
     pub index: usize,
     pub guard: EngineGuard,

@@ -16,7 +16,7 @@ use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::keys::{Keys, Kind, Share};
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct QuorumLock {
     quorum: Arc<Quorum>,
     keys: Arc<Keys>,

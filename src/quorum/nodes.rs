@@ -23,7 +23,6 @@ const TICK: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// One server.
-#[derive(Debug)]
 pub struct QuorumNode {
     pub engine: Arc<Engine>,
     /// For messages.
@@ -39,7 +38,6 @@ pub struct QuorumNode {
 }
 
 /// All servers, in the order that all clients have (Q1).
-#[derive(Debug)]
 pub struct Nodes {
     pub all: Vec<QuorumNode>,
     engines: Vec<Arc<Engine>>,
@@ -54,7 +52,7 @@ pub struct Nodes {
 }
 
 /// Watches the nodes while calls wait at one.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct NodeWatch {
     waiting: usize,
     runs: bool,

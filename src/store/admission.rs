@@ -25,7 +25,7 @@ use super::runtime::log_line;
 use crate::sync::Mutex;
 
 /// When a request may be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     /// Renewals and polls: also while a new connection is being resumed.
     Urgent,
@@ -48,12 +48,10 @@ pub const IN_FLIGHT: usize = 256;
 pub const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The limits and the gate of one server.
-#[derive(Debug)]
 pub struct Admission {
     shared: Arc<RequestLimits>,
 }
 
-#[derive(Debug)]
 struct RequestLimits {
     /// Each has a limit of its own, so that any number of new acquires leaves room for renewals.
     lines: [RequestLimit; 4],
@@ -69,7 +67,6 @@ struct RequestLimits {
 }
 
 /// The server refuses. One request at a time, the probe, finds out whether it still does.
-#[derive(Debug)]
 struct Refusing {
     refusal: Refusal,
     since: Instant,
@@ -80,10 +77,8 @@ struct Refusing {
 }
 
 /// A limit, and its waiters: first come, first served.
-#[derive(Debug)]
 struct RequestLimit(Mutex<Places>);
 
-#[derive(Debug)]
 struct Places {
     /// 0 while others wait.
     free: usize,
@@ -101,7 +96,6 @@ struct AwaitedSlot<'a> {
 }
 
 /// A request from when it may be sent to its answer. As the waker of its future it hears when that has arrived.
-#[derive(Debug)]
 pub struct InFlight {
     shared: Arc<RequestLimits>,
     pub priority: Priority,

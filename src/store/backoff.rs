@@ -21,7 +21,6 @@ const AFTER_A_YOUNG_ONE: Duration = Duration::from_millis(25);
 
 /// Pauses that double from 20 ms to 2 s. Each has jitter, so that a thousand clients do not come back
 /// in step.
-#[derive(Debug)]
 pub struct Backoff {
     next: Duration,
     random: u64,

@@ -9,7 +9,7 @@ use super::keys::Kind;
 use super::script::Script;
 
 /// One run of a script.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Call<'a> {
     pub script: &'static Script,
     /// KEYS; the first one is always the lock's own key.
@@ -72,7 +72,7 @@ impl<'a> Deref for SentKeys<'a> {
 }
 
 /// A value of ARGV.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Arg<'a> {
     Text(&'a str),
     /// A text that ends with what the clients' channels begin with. The node that runs the script may add

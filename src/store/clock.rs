@@ -14,7 +14,6 @@ pub fn millis(duration: Duration) -> i64 {
 }
 
 /// The clock of one server.
-#[derive(Debug)]
 pub struct ServerClock {
     base: Instant,
     /// In microseconds.

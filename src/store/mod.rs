@@ -98,7 +98,7 @@ pub trait Listener: Send + Sync + 'static {
 }
 
 /// The lock keys that a connection serves.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum ServedKeys {
     /// A single server serves every key.
     All,

@@ -1,6 +1,5 @@
 //! Sends one request and reads its reply. The files in `verbs/` are the requests.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -24,7 +23,7 @@ use super::{Listener, Priority, Ran, Store};
 const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// A reply, with the instant before its request was sent.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Answer<T> {
     /// Leases count from here, not from the arrival of the reply (R5).
     pub sent: Instant,
@@ -47,12 +46,6 @@ pub struct Runner {
     /// The record of the server's last start. Sent with `strict_restart` only.
     pub boot_key: String,
     requests: AtomicU64,
-}
-
-impl fmt::Debug for Runner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runner").field("client", &self.client).finish_non_exhaustive()
-    }
 }
 
 impl Runner {

@@ -14,7 +14,6 @@
 use std::sync::OnceLock;
 
 /// A script: its name, its own file, and the text that the server runs.
-#[derive(Debug)]
 pub struct Script {
     pub name: &'static str,
     own: &'static str,

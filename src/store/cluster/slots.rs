@@ -33,7 +33,6 @@ pub fn slot_of(lock_key: &str) -> u16 {
 }
 
 /// Which node serves each slot, by the number of its seat. Read by every call, so without a lock.
-#[derive(Debug)]
 pub struct SlotMap(Box<[AtomicU16]>);
 
 impl SlotMap {

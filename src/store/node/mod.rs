@@ -12,7 +12,6 @@ pub mod wire;
 
 pub use error::{cluster_error, connect_error, sign_in_error};
 
-use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -38,12 +37,6 @@ use wire::{Supervised, Wire};
 
 pub struct Node<W: Wire> {
     inner: Arc<Supervised<W>>,
-}
-
-impl<W: Wire> fmt::Debug for Node<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("address", &self.inner.wire.address()).finish_non_exhaustive()
-    }
 }
 
 impl<W: Wire> Node<W> {

@@ -16,7 +16,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("boot", include_str!("../../../lua/boot.lua"));
 
 /// One client's freeze for its server, and the last answer.
-#[derive(Debug)]
 pub struct Boot {
     key: String,
     freeze: Duration,
@@ -30,7 +29,7 @@ pub struct Boot {
 }
 
 /// The server remembers when it was started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Booted {
     /// Server time, in ms since 1970. It may have passed.
     pub frozen_until: u64,
