@@ -4,17 +4,14 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
 use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
 use crate::engine::hold::Hold;
-use crate::engine::lock::{EngineLock, LockLease};
+use crate::engine::lock::EngineLock;
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
-use crate::error::{CloseError, Ended, LockError, UnlockError};
-use crate::owner::Owner;
+use crate::error::{CloseError, UnlockError};
 use crate::quorum::context::Quorum;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::hold::QuorumHold;
@@ -63,6 +60,7 @@ macro_rules! each {
         }
     };
 }
+pub(crate) use each;
 
 impl Backend {
     pub fn lock(&self, name: &str) -> AnyLock {
@@ -102,18 +100,6 @@ impl Backend {
 }
 
 impl AnyLock {
-    pub fn name(&self) -> &str {
-        each!(Self, self, lock => lock.name())
-    }
-
-    pub fn with_lease(&self, lease: LockLease) -> Self {
-        self.changed(|lock| lock.with_lease(lease))
-    }
-
-    pub fn labelled(&self, label: &str) -> Self {
-        self.changed(|lock| lock.labelled(label))
-    }
-
     /// The same lock as one of several that a call takes together.
     pub fn as_part(&self) -> Self {
         match self {
@@ -122,7 +108,7 @@ impl AnyLock {
         }
     }
 
-    fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+    pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
         match self {
             Self::One(lock) => Self::One(change(lock)),
             Self::Several(lock) => Self::Several(lock.with_each(change)),
@@ -143,11 +129,6 @@ impl AnyLock {
             Self::One(_) => None,
             Self::Several(lock) => lock.same_as(server),
         }
-    }
-
-    /// Whether it can be had at all, by its name, lease and label.
-    pub fn check(&self) -> Result<(), LockError> {
-        each!(Self, self, lock => lock.check())
     }
 }
 
@@ -224,45 +205,5 @@ impl AnyGuard {
             Self::One(guard) => guard.hold.is_valid().then_some(0).into_iter().collect(),
             Self::Several(guard) => guard.servers(),
         }
-    }
-}
-
-impl AnyHold {
-    pub fn token(&self) -> u64 {
-        each!(Self, self, hold => hold.token)
-    }
-
-    pub fn valid_for(&self) -> Duration {
-        each!(Self, self, hold => hold.valid_for())
-    }
-
-    pub async fn until_ended(&self) -> Ended {
-        each!(Self, self, hold => hold.until_ended().await)
-    }
-
-    /// Cancelled when it has ended.
-    pub fn over(&self) -> &CancellationToken {
-        each!(Self, self, hold => &hold.over)
-    }
-
-    pub fn live(&self) -> u32 {
-        each!(Self, self, hold => hold.live())
-    }
-
-    pub fn owner(&self) -> Owner {
-        each!(Self, self, hold => hold.entry.owner)
-    }
-
-    pub fn owner_id(&self) -> &str {
-        each!(Self, self, hold => &hold.entry.owner_id)
-    }
-
-    pub fn name(&self) -> &str {
-        each!(Self, self, hold => &hold.entry.keys.name)
-    }
-
-    /// The call that wants this lock and others is polled.
-    pub fn keep(&self) {
-        each!(Self, self, hold => hold.keep());
     }
 }

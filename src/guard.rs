@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{AnyGuard, AnyHold};
+use crate::backend::{AnyGuard, AnyHold, each};
 use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
@@ -179,7 +179,7 @@ impl LockGuard {
 
     /// The call that wants this lock and others is polled.
     pub(crate) fn keep(&self) {
-        self.hold.keep();
+        each!(AnyHold, &self.hold, hold => hold.keep());
     }
 
     /// That call has all of them.
@@ -230,7 +230,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.hold.token()
+        each!(AnyHold, &self.hold, hold => hold.token)
     }
 
     /// Whether the lock is held at this instant, by the local clock less the drift. No round trip.
@@ -259,7 +259,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn valid_for(&self) -> Duration {
-        self.hold.valid_for()
+        each!(AnyHold, &self.hold, hold => hold.valid_for())
     }
 
     /// Resolves when the hold has ended, with the way in which it did. No round trip.
@@ -285,7 +285,7 @@ impl Held {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub async fn ended(&self) -> Ended {
-        self.hold.until_ended().await
+        each!(AnyHold, &self.hold, hold => hold.until_ended().await)
     }
 
     /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
@@ -306,7 +306,7 @@ impl Held {
     #[must_use]
     pub fn ended_token(&self) -> CancellationToken {
         // A child: a caller that cancels it must not end the wait of all others.
-        self.hold.over().child_token()
+        each!(AnyHold, &self.hold, hold => hold.over.child_token())
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.
@@ -319,7 +319,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn holds(&self) -> u32 {
-        self.hold.live()
+        each!(AnyHold, &self.hold, hold => hold.live())
     }
 
     /// The owner of the hold. No round trip.
@@ -335,7 +335,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner(&self) -> Owner {
-        self.hold.owner()
+        each!(AnyHold, &self.hold, hold => hold.entry.owner)
     }
 
     /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
@@ -349,7 +349,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> &str {
-        self.hold.owner_id()
+        each!(AnyHold, &self.hold, hold => &hold.entry.owner_id)
     }
 
     /// The name of the lock. No round trip.
@@ -361,7 +361,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        self.hold.name()
+        each!(AnyHold, &self.hold, hold => &hold.entry.keys.name)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyGuard, AnyLock, acquire};
+use crate::backend::{AnyGuard, AnyLock, acquire, each};
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock, LockLease};
 use crate::engine::task_or_thread::TaskOrThread;
@@ -102,7 +102,8 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(LockLease { time: lease, is_renewed: false }), ..*self }
+        let lease = LockLease { time: lease, is_renewed: false };
+        Self { lock: self.lock.changed(|lock| lock.with_lease(lease)), ..*self }
     }
 
     /// The same lock with a lease of its own that *is* renewed, instead of [the
@@ -125,7 +126,8 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_renewed_lease(&self, lease: Duration) -> Self {
-        Self { lock: self.lock.with_lease(LockLease { time: lease, is_renewed: true }), ..*self }
+        let lease = LockLease { time: lease, is_renewed: true };
+        Self { lock: self.lock.changed(|lock| lock.with_lease(lease)), ..*self }
     }
 
     /// The same lock with a label for the calls made through it, instead of the client's: what
@@ -144,7 +146,7 @@ impl FairLock {
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn labelled(&self, label: impl AsRef<str>) -> Self {
-        Self { lock: self.lock.labelled(label.as_ref()), ..*self }
+        Self { lock: self.lock.changed(|lock| lock.labelled(label.as_ref())), ..*self }
     }
 
     /// The same lock, where a task that would wait for what it holds itself gets [`LockError::SelfWait`] at once. Without this
@@ -191,7 +193,7 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        self.lock.name()
+        each!(AnyLock, &self.lock, lock => lock.name())
     }
 
     /// Waits for the lock, first come, first served, without a time limit.
@@ -531,7 +533,7 @@ impl FairLock {
 
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        self.lock.check()
+        each!(AnyLock, &self.lock, lock => lock.check())
     }
 
     pub(crate) fn as_part(&self) -> Self {
