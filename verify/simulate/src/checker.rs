@@ -11,7 +11,7 @@ use std::time::Duration;
 use fairlock::simulation::{Ran, may_have_run};
 use fairlock::{Held, UnlockError};
 
-use crate::closing::Asked;
+use crate::asked::Asked;
 use crate::keys::{Keys, client_of, grant_ttl_of, is_of_a_handle, ticket_of};
 use crate::sightings::{Sightings, untrue};
 

@@ -20,6 +20,7 @@
 //! The last line is one JSON object. Exit code 1: a promise was broken, or the corpus does not meet every fault.
 
 mod actor;
+mod asked;
 mod checker;
 mod closing;
 mod cluster;

@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::asked::Asked;
 use crate::checker::Remembered;
-use crate::closing::{Asked, close};
+use crate::closing::close;
 use crate::cluster::Cluster;
 use crate::keys::frozen_until;
 use crate::outcome::Outcome;

@@ -8,7 +8,7 @@ use fairlock::Held;
 use fairlock::simulation::Ran;
 
 use super::keys::{Keys, Place, Record};
-use crate::closing::Asked;
+use crate::asked::Asked;
 use crate::keys::{client_of, is_of_a_handle};
 use crate::sightings::{Sightings, untrue};
 
