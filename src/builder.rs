@@ -272,10 +272,10 @@ impl LockClientBuilder {
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
     /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and at least the longest [`grant_ttl`](Self::grant_ttl), which is
-    /// the first lease of a waiter. Off by default on one server: then a restart without data
-    /// may give a lock away while its holder still relies on it, for what is left of the lease. On several servers it is on, with
-    /// the lease, and a server that was started anew does not count meanwhile.
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and the longest [`grant_ttl`](Self::grant_ttl) at least,
+    /// which is the first lease of a waiter. Off by default on one server: then a restart without data may give a lock away while
+    /// its holder still relies on it, for what is left of the lease. On several servers it is on, with the lease, and a server that
+    /// was started anew does not count meanwhile.
     ///
     /// # What it costs
     /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where

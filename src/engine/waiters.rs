@@ -409,7 +409,7 @@ impl Waiter {
         {
             let mut state = self.state.lock();
             change(&mut state);
-            // It reads its answer first, and then this. But for a grant, which the answer may have missed.
+            // It reads its answer first, and then this. A grant wakes it all the same: that answer may be lost.
             if state.is_asking() && !state.is_offered {
                 return;
             }
