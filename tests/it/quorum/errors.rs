@@ -21,7 +21,7 @@ async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
         let patient = || Timing::relaxed().builder().without_strict_restart();
         let client = embedded(patient(), servers);
         servers.iter().for_each(|server| server.network.delay(Duration::from_millis(400)));
-        for millis in [0, 1, 50, 799] {
+        for millis in [1, 50, 799] {
             let error = client.lock("x").lock_timeout(Duration::from_millis(millis)).await.unwrap_err();
             let text = unreachable(error);
             assert!(text.contains("no answer yet"), "{text}");
