@@ -35,7 +35,7 @@ pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Said> {
     let contexts = client.backend().engines().iter().map(|engine| &engine.context);
     let servers = contexts.flat_map(|context| {
         let runner = &context.runner;
-        runner.seats().into_iter().filter_map(move |seat| Some((context, runner.server(seat)?)))
+        runner.store.seats().into_iter().filter_map(move |seat| Some((context, runner.store.server(seat)?)))
     });
     let asking = servers.map(|(context, server)| async move {
         let runner = &context.runner;

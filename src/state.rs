@@ -78,7 +78,8 @@ impl ClientState {
     pub(crate) fn of(backend: &Backend) -> Self {
         let engines = backend.engines();
         let runners = engines.iter().map(|engine| &engine.context.runner);
-        let servers = runners.flat_map(|runner| runner.seats().into_iter().filter_map(|seat| runner.server(seat)));
+        let servers =
+            runners.flat_map(|runner| runner.store.seats().into_iter().filter_map(|seat| runner.store.server(seat)));
         let needed = (engines.len() > 1).then(|| majority(engines.len()));
         Self { servers: servers.map(ServerState::of).collect(), needed }
     }
@@ -176,7 +177,7 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        let changes = || self.backend.engines().iter().map(|engine| engine.context.runner.changes());
+        let changes = || self.backend.engines().iter().map(|engine| engine.context.runner.store.changes());
         loop {
             // Before the look: a change after it is waited for.
             let seen: Vec<_> = changes().map(Changes::count).collect();

@@ -176,7 +176,7 @@ impl AcquireRequest<'_> {
     fn note_limit(&self, before: u32) {
         let Share { limit, .. } = self.share;
         let name = &self.entry.keys.name;
-        if before != 0 && before != limit && self.engine.context.limits.is_new(name, before) {
+        if before != 0 && before != limit && self.engine.context.is_new_limit(name, before) {
             tracing::warn!(target: "fairlock::lock", %name, limit, other = before, "clients name different numbers of permits for this semaphore");
         }
     }

@@ -79,7 +79,7 @@ async fn end(engine: &Engine) {
 
 /// After the drain. Otherwise leaves and releases could not be sent, and others would wait for their leases.
 fn forget(engine: &Engine) {
-    engine.context.runner.close();
+    engine.context.runner.store.close();
     // Holds with guards get no more answers.
     engine.holds.owners.holds().iter().for_each(|hold| hold.forget());
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::Context;
 use crate::store::error::{Disconnected, NameError, RequestError};
 use crate::store::glob;
-use crate::store::keys::{self, LONGEST_NAME, Trace};
+use crate::store::keys::{self, LONGEST_NAME, TRACES, name_in};
 use crate::store::reply::Malformed;
 use crate::store::server::Told;
 
@@ -72,7 +72,7 @@ impl Listing {
             if self.glob.len() > LONGEST_NAME {
                 return Err(RequestError::Name(NameError::TooLong(self.glob.len())));
             }
-            let seats = self.seats.get_or_insert_with(|| context.runner.seats().into());
+            let seats = self.seats.get_or_insert_with(|| context.runner.store.seats().into());
             let Some(seat) = seats.front().copied() else {
                 self.go_on();
                 continue;
@@ -96,7 +96,7 @@ impl Listing {
 
     async fn read_page(&mut self, context: &Context, seat: u16) -> Result<(), RequestError> {
         let runner = &context.runner;
-        let server = runner.server(seat).ok_or_else(broken_off)?;
+        let server = runner.store.server(seat).ok_or_else(broken_off)?;
         let cursor = self.place.as_ref().map_or("0", |place| &place.cursor);
         let scan = ["SCAN", cursor, "MATCH", &self.pattern, "COUNT", KEYS_IN_A_PAGE];
         let (told, _) = context.ask(runner.ask(server, &scan)).await?;
@@ -122,7 +122,7 @@ impl Listing {
     /// Keeps the name if this key shows that it is in use. The server could filter the keys by type, but that costs it three
     /// times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
-        let name = Trace::ALL.iter().find_map(|trace| trace.name_in(prefix, key));
+        let name = TRACES.iter().find_map(|end| name_in(prefix, key, end));
         let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
         if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))
             && self.seen.is_new(name)

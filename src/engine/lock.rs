@@ -22,18 +22,15 @@ use super::last_error::no_time;
 use super::observe::{self, ObservedCall};
 use super::owner::Owner;
 use super::release::Release;
-use super::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::{NameError, RequestError};
+use crate::store::error::NameError;
 use crate::store::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use crate::store::options::{OptionsError, check_label};
-use crate::store::runner::Answer;
-use crate::store::verbs::inspect::Inspected;
 
 #[derive(Clone)]
 pub struct EngineLock {
-    engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
     name: Arc<str>,
     keys: Result<Arc<Keys>, NameError>,
     /// How much of the name a call wants.
@@ -183,21 +180,6 @@ impl EngineLock {
     pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
         let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
         ask(request, None).await
-    }
-
-    /// The holder, and the first `most` waiters. One round trip.
-    pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
-        requests::inspect(&self.engine.context, self.keys()?, most).await
-    }
-
-    /// Sets the limit for all clients, or lets that of each client count again. One round trip.
-    pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
-        requests::set_limit(&self.engine.context, self.keys()?, limit).await
-    }
-
-    /// Ends the present hold, if it has the expected token. Returns whether there was one. One round trip.
-    pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
-        requests::force_unlock(&self.engine.context, self.keys()?, expected).await
     }
 
     /// This owner's hold here.

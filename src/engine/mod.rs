@@ -12,7 +12,6 @@ pub mod handles;
 pub mod hold;
 pub mod last_error;
 mod lease;
-mod limits;
 pub mod listing;
 pub mod lock;
 pub mod losses;
@@ -66,7 +65,7 @@ impl Engine {
         let engine = Arc::new(Self { context, holds, poller });
         let listener: Arc<dyn Listener> = engine.clone();
         // Weak: the engine owns the store, which must not keep it alive in turn.
-        engine.context.runner.listen(Arc::downgrade(&listener));
+        engine.context.runner.store.listen(Arc::downgrade(&listener));
         engine
     }
 

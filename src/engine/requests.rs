@@ -1,6 +1,5 @@
 //! Single requests that hold nothing and wait for nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -8,6 +7,7 @@ use futures::future::try_join_all;
 use super::cleanup;
 use super::context::Context;
 use super::hold::Hold;
+use super::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
@@ -18,31 +18,55 @@ use crate::store::verbs::poll::Poll;
 use crate::store::verbs::raise::{Raise, Raised};
 use crate::store::verbs::set_limit::{LimitSet, SetLimit};
 
-/// Ends the present hold, if it has the expected token. Returns whether there was one.
-pub async fn force_unlock(
-    context: &Arc<Context>,
-    keys: &Arc<Keys>,
-    expected: Option<u64>,
-) -> Result<bool, RequestError> {
-    let mut backoff = context.backoff();
-    loop {
-        // An error ends this. A second run could end the hold of the next owner (decision 6).
-        let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
-        let (held, more) = match answer.body {
-            ForceUnlocked::Freed { more } => (true, more),
-            ForceUnlocked::Free { more } => (false, more),
-            ForceUnlocked::Other => (false, false),
-            // It did nothing, so it may be repeated. The answer has corrected our estimate of the
-            // server's clock.
-            ForceUnlocked::Late => {
-                backoff.pause().await;
-                continue;
+impl EngineLock {
+    /// Ends the present hold, if it has the expected token. Returns whether there was one. One round trip.
+    pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
+        let (context, keys) = (&self.engine.context, self.keys()?);
+        let mut backoff = context.backoff();
+        loop {
+            // An error ends this. A second run could end the hold of the next owner (decision 6).
+            let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
+            let (held, more) = match answer.body {
+                ForceUnlocked::Freed { more } => (true, more),
+                ForceUnlocked::Free { more } => (false, more),
+                ForceUnlocked::Other => (false, false),
+                // It did nothing, so it may be repeated. The answer has corrected our estimate of the
+                // server's clock.
+                ForceUnlocked::Late => {
+                    backoff.pause().await;
+                    continue;
+                }
+            };
+            if more {
+                cleanup::pass_on(context, keys);
             }
-        };
-        if more {
-            cleanup::pass_on(context, keys);
+            return Ok(held);
         }
-        return Ok(held);
+    }
+
+    /// Sets the limit of a shared name for all clients; `None`: that of each client counts. One round trip.
+    pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
+        let (context, keys) = (&self.engine.context, self.keys()?);
+        let mut backoff = context.backoff();
+        loop {
+            let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await?;
+            match answer.body {
+                LimitSet::Set { more } => {
+                    if more {
+                        cleanup::pass_on(context, keys);
+                    }
+                    return Ok(());
+                }
+                // The answer has corrected our estimate of the server's clock.
+                LimitSet::Late => backoff.pause().await,
+            }
+        }
+    }
+
+    /// The holder, and the first `most` waiters. One round trip.
+    pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
+        let (context, keys) = (&self.engine.context, self.keys()?);
+        context.ask((Inspect { keys, most }).run(&context.runner)).await
     }
 }
 
@@ -60,33 +84,10 @@ pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
     context.ask(poll.run(&context.runner)).await.map(drop)
 }
 
-/// Sets the limit of a shared name for all clients; `None`: that of each client counts.
-pub async fn set_limit(context: &Arc<Context>, keys: &Arc<Keys>, limit: Option<u32>) -> Result<(), RequestError> {
-    let mut backoff = context.backoff();
-    loop {
-        let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await?;
-        match answer.body {
-            LimitSet::Set { more } => {
-                if more {
-                    cleanup::pass_on(context, keys);
-                }
-                return Ok(());
-            }
-            // The answer has corrected our estimate of the server's clock.
-            LimitSet::Late => backoff.pause().await,
-        }
-    }
-}
-
-/// The holder, and the first `most` waiters.
-pub async fn inspect(context: &Context, keys: &Keys, most: u32) -> Result<Answer<Inspected>, RequestError> {
-    context.ask((Inspect { keys, most }).run(&context.runner)).await
-}
-
 /// The longest round trip to a server. All are asked at the same time.
 pub async fn ping(context: &Context) -> Result<Duration, RequestError> {
     let runner = &context.runner;
-    let pings = runner.seats().into_iter().filter_map(|seat| runner.server(seat)).map(|server| async {
+    let pings = runner.store.seats().into_iter().filter_map(|seat| runner.store.server(seat)).map(|server| async {
         let asked = now();
         match runner.ask(server, &["PING"]).await {
             Ok((_, took)) => Ok(took),

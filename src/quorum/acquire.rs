@@ -173,7 +173,7 @@ impl Gathering<'_> {
             }
         }
         let (_waiting, _queueing) = (Waiting::begin(nodes, &self.entry.keys), self.entry.queueing());
-        let mut backoff = self.quorum.backoff();
+        let mut backoff = self.quorum.nodes.context.backoff();
         loop {
             let changed = nodes.changed.notified();
             if let RoundEnd::Held(taken) = self.wait_once().await? {
@@ -356,7 +356,7 @@ impl Gathering<'_> {
     /// it would pass the earlier waiters (P3).
     async fn go_without(&self, index: usize, got: &Got) -> Result<Got, LockError> {
         let nodes = &self.quorum.nodes;
-        let mut backoff = self.quorum.backoff();
+        let mut backoff = self.quorum.nodes.context.backoff();
         if got.is_empty() {
             return pending().await;
         }

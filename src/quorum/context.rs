@@ -17,7 +17,6 @@ use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::owners::OwnerTable;
 use crate::metrics::Metrics;
-use crate::store::backoff::Backoff;
 use crate::store::keys::Keys;
 use crate::sync::Mutex;
 
@@ -57,10 +56,6 @@ impl Quorum {
         self.in_use.lock().get(&keys.lock).is_none_or(|count| *count <= 1)
     }
 
-    pub fn backoff(&self) -> Backoff {
-        self.nodes.context.backoff()
-    }
-
     /// Resolves when no call can be served any longer.
     pub async fn ended(&self) -> LockError {
         self.nodes.context.over.cancelled().await;
@@ -77,11 +72,6 @@ impl Quorum {
     /// `None`: the runtime of the client has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
         self.nodes.context.gone.run_until_cancelled(call).await
-    }
-
-    /// Runs a task in the background of the client.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.nodes.context.spawn(task);
     }
 
     /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the

@@ -63,7 +63,7 @@ impl QuorumGuard {
             }
             if done >= self.hold.majority {
                 // The others are not waited for.
-                self.quorum.spawn(async move { while extending.next().await.is_some() {} });
+                self.quorum.nodes.context.spawn(async move { while extending.next().await.is_some() {} });
                 return Ok(());
             }
         }
@@ -112,7 +112,7 @@ impl Drop for QuorumGuard {
         }
         let releases = self.end();
         let (quorum, hold, in_use) = (self.quorum.clone(), self.hold.clone(), self.in_use.take());
-        self.quorum.spawn(async move {
+        self.quorum.nodes.context.spawn(async move {
             release(&quorum, &hold, releases).await;
             drop(in_use);
         });

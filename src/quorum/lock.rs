@@ -132,7 +132,7 @@ impl QuorumLock {
     async fn wait(&self, asking: &Gathering<'_>) -> Result<Taken, LockError> {
         // A second branch of the scope waits for the first one, and re-enters.
         let _turn = asking.turn().await;
-        let mut backoff = self.quorum.backoff();
+        let mut backoff = self.quorum.nodes.context.backoff();
         while let Some(hold) = asking.held() {
             if let Some(taken) = asking.reenter(&hold).await? {
                 return Ok(taken);

@@ -389,7 +389,7 @@ impl InFlight {
             // A question does not wait at the gate.
             _ if self.priority == Priority::Question => {}
             // TRYAGAIN is about the keys of one lock: it must not hold up requests for the others.
-            Some(refusal) if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server() => {
+            Some(refusal) if refusal.kind() == RefusalKind::Passing && !refusal.is_of_a_slot() => {
                 self.shared.refused(refusal);
             }
             // Such as NOPERM: the server looks at these before it looks at what it refuses to all.

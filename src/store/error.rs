@@ -97,13 +97,8 @@ impl Refusal {
         Some((Kind::of_word(is)?, Kind::of_word(rest.split(':').next()?)?))
     }
 
-    /// Whether requests about other locks are refused too.
-    pub(crate) fn is_of_the_whole_server(&self) -> bool {
-        !self.is_of_a_slot()
-    }
-
-    /// A cluster's errors about one slot: its keys are on the move, or no node has it.
-    fn is_of_a_slot(&self) -> bool {
+    /// A cluster's errors about one slot: its keys are on the move, or no node has it. Others are of the whole server.
+    pub(crate) fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
             || self.code == "CLUSTERDOWN" && self.message.contains("slot")
     }
@@ -450,7 +445,7 @@ impl RequestError {
     /// Whether the next try waits anyway, at the closed gate.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self, Self::Refused(refusal)
-            if refusal.kind() == RefusalKind::Passing && refusal.is_of_the_whole_server())
+            if refusal.kind() == RefusalKind::Passing && !refusal.is_of_a_slot())
     }
 }
 

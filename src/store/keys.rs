@@ -122,12 +122,13 @@ impl Keys {
 
     /// The keys of the name with this lock key, used as this kind. `None`: it has another prefix.
     pub fn of_lock(kind: Kind, prefix: &str, lock: &str) -> Option<Self> {
-        Trace::Held.name_in(prefix, lock).map(|name| Self::of(kind, prefix, name))
+        name_in(prefix, lock, TRACES[0]).map(|name| Self::of(kind, prefix, name))
     }
 
     /// A place in the queue: the ticket and its terms. That of a shared name has the mark of its kind before it.
     pub fn place(&self, owner: &str, seq: u64, terms: &str) -> String {
-        let place = place(owner, seq, terms);
+        // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
+        let place = format!("{}/{terms}", ticket(owner, seq));
         if self.kind.is_shared() { format!("!{}/{place}", self.kind.format()) } else { place }
     }
 
@@ -137,29 +138,12 @@ impl Keys {
     }
 }
 
-/// A key by which a name in use is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
-    /// It is there while the name is held.
-    Held,
-    /// It is there while the name is waited for.
-    Waited,
-    /// It is there while a number of permits is set for all clients.
-    Limited,
-}
+/// The ends of the keys by which a name in use is found: it is held, it is waited for, or a number of permits is set for it.
+pub const TRACES: [&str; 3] = ["}", "}:queue", "}:limit"];
 
-impl Trace {
-    pub const ALL: [Self; 3] = [Self::Held, Self::Waited, Self::Limited];
-
-    /// The name. `None`: it is another kind of key, or of another prefix.
-    pub fn name_in<'k>(self, prefix: &str, key: &'k str) -> Option<&'k str> {
-        let named = key.strip_prefix(prefix)?.strip_prefix(":{n:")?;
-        match self {
-            Self::Held => named.strip_suffix('}'),
-            Self::Waited => named.strip_suffix("}:queue"),
-            Self::Limited => named.strip_suffix("}:limit"),
-        }
-    }
+/// The name in a key with this end. `None`: it is another kind of key, or of another prefix.
+pub fn name_in<'k>(prefix: &str, key: &'k str, end: &str) -> Option<&'k str> {
+    key.strip_prefix(prefix)?.strip_prefix(":{n:")?.strip_suffix(end)
 }
 
 /// The pattern of the keys of all locks whose names begin so, as SCAN takes it.
@@ -199,12 +183,6 @@ pub fn label_of(terms: &str) -> &str {
     terms.split_once('/').map_or("", |(_, label)| label)
 }
 
-/// A place in the queue of a lock: the ticket and its terms.
-pub fn place(owner: &str, seq: u64, terms: &str) -> String {
-    // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
-    format!("{owner}:{seq}/{terms}")
-}
-
 /// The prefix of the channels for grants.
 pub fn channel_prefix(prefix: &str) -> String {
     // Without a hash tag: a channel belongs to a client, which uses it for all of its locks.
@@ -213,7 +191,7 @@ pub fn channel_prefix(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Kind, Share, Trace, boot, label_of, share_of, shared_terms};
+    use super::{Keys, Kind, Share, TRACES, boot, label_of, name_in, share_of, shared_terms};
     use std::collections::HashSet;
     use std::time::Duration;
 
@@ -242,11 +220,11 @@ mod tests {
             let keys = Keys::of(Kind::Semaphore, "fairlock", name);
             let tombstone = keys.tombstone("0:1");
             assert_eq!(Keys::of_lock(Kind::Semaphore, "fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
-            assert_eq!(Trace::Waited.name_in("fairlock", &keys.queue), Some(name));
-            assert_eq!(Trace::Limited.name_in("fairlock", &keys.limit), Some(name));
+            assert_eq!(name_in("fairlock", &keys.queue, TRACES[1]), Some(name));
+            assert_eq!(name_in("fairlock", &keys.limit, TRACES[2]), Some(name));
             for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
-                for trace in Trace::ALL {
-                    assert_eq!(trace.name_in("fairlock", other), None);
+                for end in TRACES {
+                    assert_eq!(name_in("fairlock", other, end), None);
                 }
             }
             let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.limit, tombstone];

@@ -1,8 +1,8 @@
 //! Sends one request and reads its reply. The files in `verbs/` are the requests.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -10,14 +10,13 @@ use tokio::time::timeout_at;
 
 use super::admission::{InFlight, PATIENCE};
 use super::call::{Call, SentKeys, key};
-use super::changes::Changes;
 use super::clock::{ServerClock, millis, now};
 use super::error::{Cause, NoAnswer, NoTime, NoTurn, NotPolled, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
-use super::{Listener, Priority, Ran, Store};
+use super::{Priority, Ran, Store};
 
 /// How late a future is polled that does not rest, on a busy machine.
 const A_MOMENT: Duration = Duration::from_millis(50);
@@ -34,7 +33,7 @@ pub struct Answer<T> {
 
 /// Runs the scripts of one client.
 pub struct Runner {
-    store: Box<dyn Store>,
+    pub store: Box<dyn Store>,
     pub options: Arc<Options>,
     /// The client's id: the first part of its owner ids, the last part of its channel.
     pub client: String,
@@ -74,14 +73,6 @@ impl Runner {
             kind.is_shared().then_some(key("limit", limit)),
             self.is_strict().then_some(key("boot", &self.boot_key)),
         ])
-    }
-
-    pub fn listen(&self, listener: Weak<dyn Listener>) {
-        self.store.listen(listener);
-    }
-
-    pub fn close(&self) {
-        self.store.close();
     }
 
     /// Whether the server of this lock can be reached, as far as is known.
@@ -281,18 +272,6 @@ impl Runner {
                 Err(RequestError::Unanswered(Arc::new(NoAnswer(timeout))))
             }
         }
-    }
-
-    pub fn seats(&self) -> Vec<u16> {
-        self.store.seats()
-    }
-
-    pub fn server(&self, seat: u16) -> Option<&dyn Server> {
-        self.store.server(seat)
-    }
-
-    pub fn changes(&self) -> &Changes {
-        self.store.changes()
     }
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
