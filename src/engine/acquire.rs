@@ -397,8 +397,8 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_passed_over() {
             return Ok(Tried::Over(Ok(Asked::Over)));
         }
-        // R7, R15: an answer proves nothing about a message from before its request, perhaps of another server. If it has the
-        // lock, this request is told.
+        // R7, R15: an answer proves nothing about a message from before its request, which may be of another server. If this
+        // attempt has the lock, the answer says so.
         self.waiter.forget_grant();
         self.request.entry.last_error.request_sent();
         match self.request.attach {

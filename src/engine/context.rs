@@ -98,7 +98,7 @@ impl Context {
         self.farewells.note(keys, sent, |lock_key| self.runner.is_connected(lock_key));
     }
 
-    /// Whether another client's limit for this name was not seen before. It may be told of once more after many others.
+    /// Whether this limit of another client is new for this name. It is new once more when many others have been seen.
     pub fn is_new_limit(&self, name: &str, limit: u32) -> bool {
         let mut seen = self.other_limits.lock();
         if seen.len() >= LIMITS_KEPT {

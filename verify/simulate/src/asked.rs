@@ -52,20 +52,19 @@ impl Asked {
         *last = Last { over_below: seq + u64::from(is_over), has_ended };
     }
 
-    /// A client that was silent for too long counts as dead, and its leaves have ended. If nobody has passed over its places
-    /// since, they live again once it is heard.
+    /// A client that is silent for too long counts as dead, and stops sending leaves. Its places may be there all the same, and
+    /// live again when it is heard.
     fn hear(&mut self, ran: &Ran<'_>, script: &str, settings: &str) {
         if !matches!(script, "acquire" | "poll") {
             return;
         }
         let at = ran.at / 1000;
         let (name, client) = (&ran.keys[0], ran.client);
-        let lives = |settings: &str| settings.split(' ').next().and_then(|ms| ms.parse::<i64>().ok());
         let (heard, ttl) = self.heard.entry((name.clone(), client.to_owned())).or_insert((at, i64::MAX));
         let was_silent = at - *heard > *ttl;
         *heard = at;
         if script == "acquire" {
-            *ttl = lives(settings).unwrap_or(*ttl);
+            *ttl = settings.split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or(*ttl);
         }
         if was_silent {
             let its = self.owners.iter_mut().filter(|((of, owner), _)| of == name && client_of(owner) == client);
@@ -73,7 +72,7 @@ impl Asked {
         }
     }
 
-    /// Of these names and of others.
+    /// Adds what was asked for at other names.
     pub fn and(mut self, others: Self) -> Self {
         self.owners.extend(others.owners);
         self

@@ -206,7 +206,7 @@ impl Site {
         Some(id)
     }
 
-    /// Its actors go on, each until it is told of the end. `asked`: see [`close`].
+    /// Its actors go on, each until a call says that the client is closed. `asked`: see [`close`].
     pub fn close(&mut self, victim: usize, asked: impl Fn() -> Vec<Asked> + Send + 'static) {
         let Some(mut process) = self.take(victim) else { return };
         self.world.closes(process.client.id());
