@@ -13,7 +13,7 @@ use crate::engine::last_error::is_only_late;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;
-use crate::store::clock::now;
+use crate::store::clock::{is_over, now};
 
 /// How many are tried at the same time. A larger set takes turns with the other calls of its client.
 const AT_ONCE: usize = 64;
@@ -520,10 +520,6 @@ fn told(error: LockError, saw_others: bool) -> LockError {
 
 fn left(limit: Option<Instant>) -> Option<Duration> {
     limit.map(|limit| limit.saturating_duration_since(now()))
-}
-
-fn is_over(limit: Option<Instant>) -> bool {
-    left(limit).is_some_and(|left| left.is_zero())
 }
 
 async fn wait(lock: &FairLock, limit: Option<Instant>) -> Result<LockGuard, LockError> {

@@ -24,7 +24,7 @@ use crate::metrics::LockMetrics;
 use crate::store::Priority;
 use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
-use crate::store::clock::now;
+use crate::store::clock::{is_over, now};
 use crate::store::error::{Cause, NotPolled, RequestError};
 use crate::store::keys::Share;
 use crate::store::runner::Answer;
@@ -149,10 +149,6 @@ impl Named for &AcquireRequest<'_> {
 }
 
 impl AcquireRequest<'_> {
-    fn is_over(&self) -> bool {
-        self.limit.is_some_and(|limit| limit <= now())
-    }
-
     /// Waits until a request may be sent. The caller's limit may end this wait and that for the answer, and the error must
     /// then say how far it was: nothing was sent yet, or the server is silent (decision 42).
     async fn admit(&self) -> Result<Arc<InFlight>, RequestError> {
@@ -298,7 +294,7 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         drop(attempt);
         Box::pin(request.pause(&mut backoff)).await;
         // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
-        if request.is_over() {
+        if is_over(request.limit) {
             let not_polled = || Arc::new(NotPolled) as Cause;
             let cause = request.entry.last_error.get(not_polled).unwrap_or_else(not_polled);
             return Err(LockError::Unreachable(cause));
@@ -543,7 +539,7 @@ impl<'a> Attempt<'a> {
             // database may be flushed within each round trip (E1).
             let is_doubted = self.is_doubted() && asked < CONFIRMED_AT_MOST;
             let is_unsure = is_doubted || runner.is_boot_due(&self.request.entry.keys.lock);
-            if answer.is_err() || !is_unsure || self.request.is_over() {
+            if answer.is_err() || !is_unsure || is_over(self.request.limit) {
                 break answer;
             }
             // Not before: a call whose time ends while it asks for the first time was kept from the lock by others.

@@ -23,7 +23,7 @@ use super::observe::{self, ObservedCall};
 use super::owner::Owner;
 use super::release::Release;
 use crate::metrics::LockMetrics;
-use crate::store::clock::now;
+use crate::store::clock::{is_over, now};
 use crate::store::error::NameError;
 use crate::store::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use crate::store::options::{OptionsError, check_label};
@@ -263,7 +263,7 @@ fn ask(
             Ok(hold.map(|hold| EngineGuard::new(request.engine.clone(), hold, is_writer, request.is_part)))
         });
         // Before it is polled: then nothing was asked, so nothing is known of others.
-        let is_late = limit.is_some_and(|limit| limit <= now());
+        let is_late = is_over(limit);
         let guard = tokio::select! {
             // In this order. `close` has withdrawn the wait, so its future may have nothing left to
             // wait for.

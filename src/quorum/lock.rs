@@ -13,7 +13,7 @@ use crate::engine::last_error::no_time;
 use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
-use crate::store::clock::now;
+use crate::store::clock::{is_over, now};
 use crate::store::keys::{Keys, Kind, Share};
 
 #[derive(Clone)]
@@ -114,7 +114,7 @@ impl QuorumLock {
     ) -> Result<Option<QuorumGuard>, LockError> {
         let limit = limit.map(|limit| now() + limit);
         // Nothing is asked then, as at one server.
-        if limit.is_some_and(|limit| limit <= now()) {
+        if is_over(limit) {
             return Err(LockError::Unreachable(no_time()));
         }
         let in_use = self.quorum.enter(&self.keys);

@@ -8,6 +8,11 @@ pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// Whether the time of a call is over. `None`: it has no limit.
+pub fn is_over(limit: Option<Instant>) -> bool {
+    limit.is_some_and(|limit| limit <= now())
+}
+
 /// Whole milliseconds, as the scripts count.
 pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
