@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
@@ -24,15 +25,16 @@ use crate::quorum::majority;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
 #[cfg(feature = "_simulation")]
-use crate::store::changes::Changes;
 #[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;
 #[cfg(feature = "embedded")]
 use crate::store::embedded::EmbeddedNode;
+#[cfg(feature = "_simulation")]
+use crate::store::embedded::EmbeddedWire;
 #[cfg(feature = "embedded")]
-use crate::store::error::Disconnected;
+use crate::store::error::Fault;
 use crate::store::location::Location;
 use crate::store::node::network::{NetworkNode, Purpose};
 use crate::store::options::{Options, OptionsError};
@@ -593,7 +595,7 @@ impl LockClientBuilder {
             let options = prepared.options(address.clone());
             let (store, is_connected) = EmbeddedNode::connect_or_go_on(&server.0, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
-            let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Disconnected) };
+            let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Fault::Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
             (prepared.engine(Box::new(store), options, id.clone(), spawn_hook), outcome)
         });
@@ -606,18 +608,14 @@ impl LockClientBuilder {
     pub(crate) fn embedded_cluster(
         self,
         nodes: &[EmbeddedServer],
-        look: impl FnOnce(&Table<EmbeddedNode>),
-    ) -> Result<(LockClient, Arc<Table<EmbeddedNode>>), ConnectError> {
+        look: impl FnOnce(&Table<EmbeddedWire>),
+    ) -> Result<(LockClient, Arc<Table<EmbeddedWire>>), ConnectError> {
         let prepared = Prepared::new(self, 1, false)?;
         let _entered = prepared.runtime.enter();
         let (id, options) = (embedded_id(), prepared.options("an embedded cluster".into()));
-        let changes = Arc::<Changes>::default();
-        let (all, seat_options, client, seat_changes) = (
-            nodes.iter().map(|node| node.0.clone()).collect::<Vec<_>>(),
-            options.clone(),
-            id.clone(),
-            Arc::clone(&changes),
-        );
+        let changes = watch::Sender::default();
+        let (all, seat_options, client, seat_changes) =
+            (nodes.iter().map(|node| node.0.clone()).collect::<Vec<_>>(), options.clone(), id.clone(), changes.clone());
         let seat = move |keys| EmbeddedNode::seat(all.clone(), keys, &seat_options, &client, seat_changes.clone());
         let table = Arc::new(Table::new(Arc::default(), seat));
         look(&table);
@@ -765,8 +763,13 @@ async fn connect(
     let (node, outcome) = match server.topology {
         Topology::Single(address) => {
             let location = Arc::new(Location::fixed(address, access));
-            let purpose =
-                Purpose { location, database, keys: ServedKeys::All, is_in_cluster: false, changes: Arc::default() };
+            let purpose = Purpose {
+                location,
+                database,
+                keys: ServedKeys::All,
+                is_in_cluster: false,
+                changes: watch::Sender::default(),
+            };
             let node = NetworkNode::new(purpose, options, client, &Handle::current());
             let outcome = node.connect().await;
             (node, outcome)

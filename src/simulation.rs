@@ -11,7 +11,7 @@ pub use fairlock_emulator::{
 use crate::engine::owner;
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::{SlotRange, Table};
-use crate::store::embedded::{EmbeddedNode, address as address_of, refusal, texts};
+use crate::store::embedded::{EmbeddedWire, address as address_of, refusal, texts};
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
 /// What happens to servers, beside what a user's test may do to them.
@@ -114,7 +114,7 @@ fn ranges(node: &Server) -> Vec<SlotRange> {
 
 /// In place of the watch of a client, which asks the nodes who serves which slot.
 #[derive(Clone)]
-pub struct Looks(Weak<Table<EmbeddedNode>>);
+pub struct Looks(Weak<Table<EmbeddedWire>>);
 
 impl Looks {
     /// What this node says. `false`: the client is gone.

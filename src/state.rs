@@ -8,7 +8,6 @@ use futures::future::select_all;
 use crate::backend::Backend;
 use crate::error::Cause;
 use crate::quorum::majority;
-use crate::store::changes::Changes;
 use crate::store::server::Line;
 use crate::store::server::Server;
 
@@ -177,16 +176,17 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        let changes = || self.backend.engines().iter().map(|engine| engine.context.runner.store.changes());
+        let engines = self.backend.engines().iter();
+        // Before the look: a change after it is waited for.
+        let mut changes: Vec<_> = engines.map(|engine| engine.context.runner.store.changes()).collect();
         loop {
-            // Before the look: a change after it is waited for.
-            let seen: Vec<_> = changes().map(Changes::count).collect();
             let state = ClientState::of(&self.backend);
             if !state.is_like(&self.last) {
                 self.last = state.clone();
                 return Some(state);
             }
-            select_all(changes().zip(seen).map(|(changes, seen)| Box::pin(changes.beyond(seen)))).await;
+            // An engine that is dropped is closed first, which is the last change.
+            let _ = select_all(changes.iter_mut().map(|changes| Box::pin(changes.changed()))).await;
         }
     }
 }

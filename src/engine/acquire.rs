@@ -25,7 +25,7 @@ use crate::store::Priority;
 use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
 use crate::store::clock::{is_over, now};
-use crate::store::error::{Cause, NotPolled, RequestError};
+use crate::store::error::{Cause, Fault, RequestError};
 use crate::store::keys::Share;
 use crate::store::runner::Answer;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
@@ -295,7 +295,7 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         Box::pin(request.pause(&mut backoff)).await;
         // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
         if is_over(request.limit) {
-            let not_polled = || Arc::new(NotPolled) as Cause;
+            let not_polled = || Arc::new(Fault::NotPolled) as Cause;
             let cause = request.entry.last_error.get(not_polled).unwrap_or_else(not_polled);
             return Err(LockError::Unreachable(cause));
         }

@@ -18,7 +18,7 @@ use super::lock::EngineLock;
 use super::owners::OwnersTurn;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{Cause, NoAnswer, RequestError, TooLate};
+use crate::store::error::{Cause, Fault, RequestError};
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::verbs::give::{Gave, Give};
@@ -156,7 +156,7 @@ impl Detaching {
                 // No copy was served, and the answer has corrected our estimate of the server's clock.
                 Ok(Answer { body: Gave::Late, .. }) => {
                     self.was_sent = false;
-                    RequestError::NotSent(Arc::new(TooLate))
+                    RequestError::NotSent(Arc::new(Fault::TooLate))
                 }
                 Err(error) => {
                     self.was_sent = was_sent || error.may_have_run();
@@ -217,7 +217,7 @@ impl Detaching {
         match self.guard.take() {
             Some(guard) => DetachOutcome::Refused(guard, reason),
             // It does not occur: only an end takes the guard.
-            None => DetachOutcome::Unanswered(self.handle.clone(), Arc::new(NoAnswer(Duration::ZERO))),
+            None => DetachOutcome::Unanswered(self.handle.clone(), Arc::new(Fault::NoAnswer(Duration::ZERO))),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
-use crate::store::error::{Disconnected, NameError, RequestError};
+use crate::store::error::{Fault, NameError, RequestError};
 use crate::store::glob;
 use crate::store::keys::{self, LONGEST_NAME, TRACES, name_in};
 use crate::store::reply::Malformed;
@@ -133,7 +133,7 @@ impl Listing {
 }
 
 fn broken_off() -> RequestError {
-    RequestError::Unanswered(Arc::new(Disconnected))
+    RequestError::Unanswered(Arc::new(Fault::Disconnected))
 }
 
 fn malformed() -> RequestError {

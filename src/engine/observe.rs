@@ -13,7 +13,7 @@ use futures::future::Either;
 use tracing::{Level, Span, field};
 
 use super::error::{LockError, Loss};
-use crate::metrics::{ARE_ON, Failure, LockMetrics, LossCause, NotAcquired};
+use crate::metrics::{ARE_ON, LockMetrics, NotAcquired};
 use crate::store::clock::now;
 use crate::store::keys::label_of;
 use crate::sync::Mutex;
@@ -249,10 +249,10 @@ impl Holding {
         let is_first = self.over(&held, "lost");
         if is_first && was_relied_on {
             self.metrics.lost(match loss {
-                Loss::Expired => LossCause::Expired,
-                Loss::Gone => LossCause::Gone,
-                Loss::Forced => LossCause::Forced,
-                Loss::Closed => LossCause::Closed,
+                Loss::Expired => "expired",
+                Loss::Gone => "gone",
+                Loss::Forced => "forced",
+                Loss::Closed => "closed",
             });
         }
         is_first
@@ -295,8 +295,8 @@ pub fn millis(duration: Duration) -> f64 {
 fn outcome(error: &LockError) -> NotAcquired {
     NotAcquired::Failed(match error {
         LockError::Timeout => return NotAcquired::TimedOut,
-        LockError::Lost => Failure::Lost,
-        LockError::QueueFull { .. } => Failure::QueueFull,
+        LockError::Lost => "lost",
+        LockError::QueueFull { .. } => "queue_full",
         LockError::SelfWait
         | LockError::WouldDeadlock
         | LockError::Name(_)
@@ -304,10 +304,10 @@ fn outcome(error: &LockError) -> NotAcquired {
         | LockError::Label(_)
         | LockError::Permits { .. }
         | LockError::OtherKind { .. }
-        | LockError::SeveralServers => Failure::Invalid,
-        LockError::Unreachable(_) => Failure::Unreachable,
-        LockError::Refused(_) => Failure::Refused,
-        LockError::Closed => Failure::Closed,
-        LockError::RuntimeGone => Failure::RuntimeGone,
+        | LockError::SeveralServers => "invalid",
+        LockError::Unreachable(_) => "unreachable",
+        LockError::Refused(_) => "refused",
+        LockError::Closed => "closed",
+        LockError::RuntimeGone => "runtime_gone",
     })
 }

@@ -8,12 +8,12 @@ use std::time::Instant;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout_at;
 
-use super::last_error::{LastError, NoAnswerYet};
+use super::last_error::LastError;
 use super::observe::Who;
 use super::owner::Owner;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::error::{Cause, OwnerBusy};
+use crate::store::error::{Cause, Fault};
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
@@ -141,8 +141,9 @@ impl<H> OwnerEntry<H> {
 
     /// Why a call did not get its turn: what keeps the request that has it. Without a fault that is known, its future may rest.
     pub fn why_no_turn(&self, runner: &Runner) -> Cause {
-        let cause = self.why_no_answer(runner).filter(|cause| !cause.is::<NoAnswerYet>());
-        cause.unwrap_or_else(|| Arc::new(OwnerBusy))
+        let cause =
+            self.why_no_answer(runner).filter(|cause| !matches!(cause.downcast_ref(), Some(Fault::NoAnswerYet)));
+        cause.unwrap_or_else(|| Arc::new(Fault::OwnerBusy))
     }
 
     /// See [`OwnersTurn`].

@@ -13,7 +13,7 @@ mod outcome;
 pub use off::{Counted, LockMetrics, Metrics, MetricsOptions};
 #[cfg(feature = "metrics")]
 pub use on::{Counted, LockMetrics, Metrics, MetricsOptions};
-pub use outcome::{Failure, LossCause, NotAcquired};
+pub use outcome::NotAcquired;
 
 /// Whether the numbers may be read. If not, no clock is read for them.
 pub const ARE_ON: bool = cfg!(feature = "metrics");

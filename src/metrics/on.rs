@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
 
-use super::outcome::{Failure, LossCause, NotAcquired};
+use super::outcome::NotAcquired;
 use crate::sync::Mutex;
 
 /// The most groups of locks. A function that makes a group of each name would fill the memory here and that of the
@@ -126,22 +126,14 @@ struct OfLock {
     waiting: Gauge,
 }
 
-const FAILURES: [(Failure, &str); 7] = [
-    (Failure::Unreachable, "unreachable"),
-    (Failure::Refused, "refused"),
-    (Failure::QueueFull, "queue_full"),
-    (Failure::Lost, "lost"),
-    (Failure::Closed, "closed"),
-    (Failure::RuntimeGone, "runtime_gone"),
-    (Failure::Invalid, "invalid"),
-];
+/// The series of `fairlock_failed_total` and `fairlock_lost_total`: all are there from the beginning.
+const FAILURES: [&str; 7] = ["unreachable", "refused", "queue_full", "lost", "closed", "runtime_gone", "invalid"];
+const LOSSES: [&str; 4] = ["expired", "gone", "forced", "closed"];
 
-const LOSSES: [(LossCause, &str); 4] = [
-    (LossCause::Expired, "expired"),
-    (LossCause::Gone, "gone"),
-    (LossCause::Forced, "forced"),
-    (LossCause::Closed, "closed"),
-];
+/// Counts one in the series of this label.
+fn count(labels: &[&str], counters: &[Counter], label: &str) {
+    labels.iter().zip(counters).filter(|(known, _)| **known == label).for_each(|(_, counter)| counter.increment(1));
+}
 
 /// Counts one in a gauge until it is dropped.
 #[derive(Debug)]
@@ -290,8 +282,8 @@ impl LockMetrics {
             busy: register.counter("fairlock_busy_total"),
             timed_out: register.counter("fairlock_timed_out_total"),
             given_up: register.counter("fairlock_given_up_total"),
-            failed: FAILURES.map(|(_, error)| register.counter_of("fairlock_failed_total", "error", error)),
-            lost: LOSSES.map(|(_, cause)| register.counter_of("fairlock_lost_total", "cause", cause)),
+            failed: FAILURES.map(|error| register.counter_of("fairlock_failed_total", "error", error)),
+            lost: LOSSES.map(|cause| register.counter_of("fairlock_lost_total", "cause", cause)),
             held: register.gauge("fairlock_locks_held", None),
             waiting: register.gauge("fairlock_calls_waiting", None),
         }))
@@ -323,10 +315,7 @@ impl LockMetrics {
         match outcome {
             NotAcquired::Busy => self.0.busy.increment(1),
             NotAcquired::TimedOut => self.0.timed_out.increment(1),
-            NotAcquired::Failed(failure) => {
-                let all = FAILURES.iter().zip(&self.0.failed);
-                all.filter(|((known, _), _)| *known == failure).for_each(|(_, counter)| counter.increment(1));
-            }
+            NotAcquired::Failed(error) => count(&FAILURES, &self.0.failed, error),
         }
     }
 
@@ -345,9 +334,8 @@ impl LockMetrics {
         self.0.held.decrement(1.0);
     }
 
-    pub fn lost(&self, cause: LossCause) {
-        let all = LOSSES.iter().zip(&self.0.lost);
-        all.filter(|((known, _), _)| *known == cause).for_each(|(_, counter)| counter.increment(1));
+    pub fn lost(&self, cause: &str) {
+        count(&LOSSES, &self.0.lost, cause);
     }
 }
 

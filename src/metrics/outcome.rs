@@ -8,29 +8,6 @@ pub enum NotAcquired {
     Busy,
     /// The same, for the whole of the time that the call was to wait.
     TimedOut,
-    /// Another error.
-    Failed(Failure),
-}
-
-/// Why a call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    Unreachable,
-    Refused,
-    QueueFull,
-    /// The hold that it was to re-enter is lost.
-    Lost,
-    Closed,
-    RuntimeGone,
-    /// A name, lease or label that cannot be.
-    Invalid,
-}
-
-/// How a hold was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LossCause {
-    Expired,
-    Gone,
-    Forced,
-    Closed,
+    /// Another error, by its label.
+    Failed(&'static str),
 }

@@ -17,14 +17,13 @@ use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold};
 use super::nodes::Waiting;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
-use crate::engine::last_error::NoAnswerYet;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
 use crate::engine::owners::OwnersTurn;
 use crate::engine::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::{Cause, OwnerBusy};
+use crate::store::error::{Cause, Fault};
 use crate::sync::Mutex;
 
 /// One call.
@@ -142,7 +141,7 @@ impl Gathering<'_> {
     /// The owner's turn: one of its calls at a time acquires the lock.
     pub async fn turn(&self) -> OwnersTurn {
         // For a caller that runs out of time.
-        self.told.set(Arc::new(OwnerBusy));
+        self.told.set(Arc::new(Fault::OwnerBusy));
         let turn = self.entry.turn().await;
         self.told.clear();
         turn
@@ -208,7 +207,7 @@ impl Gathering<'_> {
         if self.told.is_of_others() || is_behind_others() {
             return LockError::Timeout;
         }
-        LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(NoAnswerYet)))
+        LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(Fault::NoAnswerYet)))
     }
 
     /// Too few nodes serve.
@@ -435,7 +434,7 @@ impl Gathering<'_> {
         let nodes = &self.quorum.nodes;
         // What this owner has released before comes first, and is no part of the time that the node has (Q10).
         if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
-            self.told.set(Arc::new(NoAnswerYet));
+            self.told.set(Arc::new(Fault::NoAnswerYet));
             nodes.doubt(index, &self.entry.keys);
             return None;
         }

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::engine::requests;
 use crate::store::clock::now;
-use crate::store::error::{Cause, ConnectError, NoAnswer, RefusalKind, RequestError};
+use crate::store::error::{Cause, ConnectError, Fault, RefusalKind, RequestError};
 use crate::store::keys::Keys;
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
@@ -80,7 +80,7 @@ impl QuorumNode {
     /// Why it did not answer within that time.
     fn why_silent(&self, limit: Duration) -> Cause {
         let refusal = self.engine.context.runner.refusal("");
-        refusal.map_or_else(|| Arc::new(NoAnswer(limit)) as Cause, |refusal| Arc::new(refusal))
+        refusal.map_or_else(|| Arc::new(Fault::NoAnswer(limit)) as Cause, |refusal| Arc::new(refusal))
     }
 }
 

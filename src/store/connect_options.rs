@@ -82,29 +82,17 @@ pub struct TlsOptions {
 
 /// A certificate of this client, as PEM.
 #[cfg(feature = "tls")]
-#[derive(Debug, Clone)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
+#[derive(Clone)]
 pub struct ClientCertificate {
     pub certificate: Vec<u8>,
-    pub key: Secret,
+    pub key: Vec<u8>,
 }
 
-/// Secrets that `Debug` must not show.
+/// Without the key.
 #[cfg(feature = "tls")]
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
-
-#[cfg(feature = "tls")]
-impl Secret {
-    pub fn pem(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-#[cfg(feature = "tls")]
-impl fmt::Debug for Secret {
+impl fmt::Debug for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
+        f.debug_struct("ClientCertificate").finish_non_exhaustive()
     }
 }
 
@@ -439,7 +427,7 @@ impl ConnectOptions {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        let client = ClientCertificate { certificate: certificate.into(), key: Secret(key.into()) };
+        let client = ClientCertificate { certificate: certificate.into(), key: key.into() };
         self.tls.get_or_insert_default().client = Some(client);
         self
     }

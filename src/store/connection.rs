@@ -13,8 +13,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::admission::IN_FLIGHT;
 use super::call::{Arg, Call};
 use super::connect_options::Credentials;
-use super::dial::Stream;
-use super::error::{Disconnected, Refusal, RequestError};
+use super::dial::Io;
+use super::error::{Fault, Refusal, RequestError};
 use super::link;
 use super::reply::{Field, Malformed, ScriptReply};
 use super::script::Script;
@@ -40,10 +40,10 @@ impl link::Connection for Arc<Connection> {
 }
 
 impl Connection {
-    /// Signs in over a fresh stream. No database is chosen yet: a cluster and a Sentinel refuse that before their
+    /// Signs in over a fresh connection. No database is chosen yet: a cluster and a Sentinel refuse that before their
     /// errors could name them.
     pub async fn open(
-        stream: Stream,
+        io: Box<dyn Io>,
         credentials: &Credentials,
         handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
@@ -65,7 +65,7 @@ impl Connection {
             // slots that its channel has by default.
             .set_pipeline_buffer_size(4 * IN_FLIGHT)
             .set_push_sender(on_push(dead.clone(), handle));
-        let (io, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
+        let (io, driver) = MultiplexedConnection::new_with_config(&info, io, config).await?;
         // The task that reads and writes. On a dead line it would wait for what is in flight without an end. When it ends,
         // each request that is in flight fails: it may have run, and waiting for its time-out would only delay the retry.
         // Ended from outside: a look at the token with each poll of the driver costs more than a task for each connection.
@@ -149,7 +149,7 @@ impl Connection {
             // driver reports it would be lost as well. The crate's words for it are those of a parser or of a pipe.
             None => {
                 self.dead.cancel();
-                RequestError::Unanswered(Arc::new(Disconnected))
+                RequestError::Unanswered(Arc::new(Fault::Disconnected))
             }
         }
     }

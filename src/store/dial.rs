@@ -4,15 +4,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{timeout, timeout_at};
+use tokio_util::io::InspectReader;
 
 use super::clock::now;
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
@@ -98,9 +97,7 @@ impl Place {
 /// A server that can be dialled again and again.
 #[derive(Clone)]
 pub struct Target {
-    pub address: Address,
-    /// See [`Place`].
-    pub epoch: u64,
+    pub place: Place,
     /// The source of the server's address: an error may be its fault.
     named_by: Option<Arc<str>>,
     access: Arc<Access>,
@@ -126,24 +123,14 @@ impl Limit {
 }
 
 impl Target {
-    pub fn new(address: Address, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
-        Self::at_place(Place::at(address), access, named_by)
-    }
-
-    pub fn at_place(place: Place, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
-        Self { address: place.address, epoch: place.epoch, named_by, access }
-    }
-
-    pub fn place(&self) -> Place {
-        Place { address: self.address.clone(), epoch: self.epoch }
+    pub fn new(place: Place, access: Arc<Access>, named_by: Option<Arc<str>>) -> Self {
+        Self { place, named_by, access }
     }
 
     /// For messages.
     pub fn address(&self) -> String {
-        match &self.named_by {
-            None => self.address.to_string(),
-            Some(named_by) => format!("{} ({named_by})", self.address),
-        }
+        let address = &self.place.address;
+        self.named_by.as_ref().map_or_else(|| address.to_string(), |named_by| format!("{address} ({named_by})"))
     }
 
     pub fn unreachable(&self, cause: Cause) -> ConnectError {
@@ -197,7 +184,7 @@ impl Target {
 
     /// A connection, not yet used.
     pub async fn dial(&self, limit: Limit) -> Result<Stream, ConnectError> {
-        match &self.address {
+        match &self.place.address {
             Address::Tcp { host, port } => {
                 let tcp = limit.run(self.tcp(host, *port)).await;
                 let tcp = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
@@ -256,16 +243,7 @@ impl Target {
 
     #[cfg(feature = "tls")]
     fn tls_error(&self, host: &str, error: io::Error) -> ConnectError {
-        use super::tls::{HandshakeFault, explain};
-        match explain(host, &error) {
-            HandshakeFault::Certificate(reason) => ConnectError::Certificate { address: self.address(), reason },
-            HandshakeFault::NothingInCommon(said) => self.obstacle(Obstacle::NothingInCommon(said)),
-            HandshakeFault::NotTls => {
-                ConnectError::WrongProtocol { address: self.address(), found: PeerProtocol::NotTls }
-            }
-            HandshakeFault::Closed => self.obstacle(Obstacle::Closed),
-            HandshakeFault::Other => self.io_error(error),
-        }
+        super::tls::explain(self.address(), host, &error).unwrap_or_else(|| self.io_error(error))
     }
 
     fn io_error(&self, error: io::Error) -> ConnectError {
@@ -286,7 +264,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
 /// The beginning of the first bytes that the server sent: they show its protocol.
@@ -308,42 +286,16 @@ impl FirstBytes {
     }
 }
 
-/// A connection that remembers the first bytes from the server.
+/// A connection, and the first bytes from the server.
 pub struct Stream {
-    io: Box<dyn Io>,
-    first: FirstBytes,
+    pub io: Box<dyn Io>,
+    pub first: FirstBytes,
 }
 
 impl Stream {
     fn new(io: impl Io + 'static) -> Self {
-        Self { io: Box::new(io), first: FirstBytes::default() }
-    }
-
-    pub fn first_bytes(&self) -> FirstBytes {
-        self.first.clone()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // The buffer may hold bytes already that this read did not bring.
-        let before = buffer.filled().len();
-        let outcome = Pin::new(&mut self.io).poll_read(cx, buffer);
-        self.first.note(buffer.filled().get(before..).unwrap_or_default());
-        outcome
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let first = FirstBytes::default();
+        let noted = first.clone();
+        Self { io: Box::new(InspectReader::new(io, move |bytes: &[u8]| noted.note(bytes))), first }
     }
 }

@@ -9,18 +9,17 @@ use std::sync::Arc;
 use fairlock_emulator::{Connection, Delivery, Pushed, Pushes, Reply, Request, Server};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
 use super::call::{Arg, Call};
-use super::changes::Changes;
 use super::clock::now;
 use super::cluster::slots::slot_of;
 use super::connect_options::Address;
-use super::error::{Disconnected, Refusal, RequestError};
+use super::error::{Fault, Refusal, RequestError};
 use super::keys;
 use super::link;
 use super::node::Node;
@@ -54,7 +53,7 @@ pub struct EmbeddedWire {
 impl Node<EmbeddedWire> {
     /// If the server is down it goes on connecting. Returns whether it is connected.
     pub fn connect_or_go_on(server: &Server, options: &Options, client: &str) -> (Self, bool) {
-        let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, Arc::default());
+        let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, watch::Sender::default());
         let inner = node.inner();
         *inner.wire.current.lock() = Some(server.clone());
         let first = server.attach(&inner.wire.channel(server));
@@ -64,13 +63,19 @@ impl Node<EmbeddedWire> {
                 inner.greet(server);
                 node.begin(first);
             }
-            None => node.go_on(Arc::new(Disconnected)),
+            None => node.go_on(Arc::new(Fault::Disconnected)),
         }
         (node, is_connected)
     }
 
     /// A seat among the nodes of a cluster.
-    pub fn seat(nodes: Vec<Server>, keys: ServedKeys, options: &Options, client: &str, changes: Arc<Changes>) -> Self {
+    pub fn seat(
+        nodes: Vec<Server>,
+        keys: ServedKeys,
+        options: &Options,
+        client: &str,
+        changes: watch::Sender<()>,
+    ) -> Self {
         let in_flight = nodes.first().map_or(1, |server| server.in_flight(client)).min(IN_FLIGHT);
         let wire = EmbeddedWire {
             servers: nodes,
@@ -142,7 +147,7 @@ impl Wire for EmbeddedWire {
         };
         let request = copied(&node.wire.client, call, request, &tag(&server));
         let deliveries = server.deliveries(&request);
-        let unanswered = || RequestError::Unanswered(Arc::new(Disconnected));
+        let unanswered = || RequestError::Unanswered(Arc::new(Fault::Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
@@ -179,7 +184,7 @@ impl Wire for EmbeddedWire {
         // For the reason that `run` has.
         tokio::task::yield_now().await;
         match answer {
-            None => Err(RequestError::Unanswered(Arc::new(Disconnected))),
+            None => Err(RequestError::Unanswered(Arc::new(Fault::Disconnected))),
             Some(Reply::Error(text)) => Err(refused(&text)),
             Some(reply) => Ok(Told { texts: texts(reply), connection: connection.dead }),
         }

@@ -492,11 +492,6 @@ impl From<OptionsError> for ConnectError {
     }
 }
 
-/// Why no node of a cluster is asked about a lock.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
-pub struct Uncovered(pub u16);
-
 /// The obstacle to a server. The text has advice.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Obstacle {
@@ -530,52 +525,45 @@ pub enum Obstacle {
     Closed,
 }
 
-/// The connection was closed while requests were waiting for it.
+/// Why a request was not sent, or has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the connection has ended")]
-pub struct Disconnected;
-
-/// No attempt to connect has ended yet.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("there is no connection to the server yet")]
-pub struct NotConnected;
-
-/// A request was not sent within its caller's time.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("too many other requests of this client were ahead, and had no answers yet")]
-pub struct NoTurn;
-
-/// A call did not get the turn of its owner within its time, and no fault is known of the server.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("another call of this owner has its turn: it was not polled, or has no answer yet")]
-pub struct OwnerBusy;
-
-/// The server refused a request because the time of its call was over, by the server's clock (R2).
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("it reached the server too late, which did nothing")]
-pub struct TooLate;
-
-/// A call did not go on when it could, for as long as it had time.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
-pub struct NotPolled;
-
-/// What a server has granted stayed in doubt for as long as a call had time.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error(
-    "the server granted it, and that was in doubt when the time was over: after a flush, a new connection, or a late answer"
-)]
-pub struct Unconfirmed;
-
-/// A call had no time left when it began.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the time of the call was over before a request was sent")]
-pub struct NoTime;
-
-/// A request had no answer within its time.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("no answer within {0:?}")]
-pub struct NoAnswer(pub Duration);
+pub enum Fault {
+    /// The connection was closed while requests were waiting for it.
+    #[error("the connection has ended")]
+    Disconnected,
+    /// No attempt to connect has ended yet.
+    #[error("there is no connection to the server yet")]
+    NotConnected,
+    /// No node of a cluster is asked about this slot.
+    #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
+    Uncovered(u16),
+    /// A request was not sent within its caller's time.
+    #[error("too many other requests of this client were ahead, and had no answers yet")]
+    NoTurn,
+    /// A call did not get the turn of its owner within its time, and no fault is known of the server.
+    #[error("another call of this owner has its turn: it was not polled, or has no answer yet")]
+    OwnerBusy,
+    /// The server refused a request because the time of its call was over, by the server's clock (R2).
+    #[error("it reached the server too late, which did nothing")]
+    TooLate,
+    /// A call did not go on when it could, for as long as it had time.
+    #[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
+    NotPolled,
+    /// What a server has granted stayed in doubt for as long as a call had time.
+    #[error(
+        "the server granted it, and that was in doubt when the time was over: after a flush, a new connection, or a late answer"
+    )]
+    Unconfirmed,
+    /// A call had no time left when it began.
+    #[error("the time of the call was over before a request was sent")]
+    NoTime,
+    /// Nor has it failed.
+    #[error("the request has no answer yet")]
+    NoAnswerYet,
+    /// A request had no answer within its time.
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+}
 
 #[cfg(test)]
 mod tests {
@@ -593,7 +581,7 @@ mod tests {
     #[test]
     fn a_call_of_which_an_earlier_try_may_have_run_does_not_end_as_if_none_had() {
         let loading = RequestError::Refused(Refusal::new("LOADING", "Redis is loading the dataset in memory"));
-        for last in [RequestError::NotSent(Arc::new(NoTurn)), RequestError::Closed, loading] {
+        for last in [RequestError::NotSent(Arc::new(Fault::NoTurn)), RequestError::Closed, loading] {
             assert!(!last.clone().of_call(false).may_have_run(), "{last}");
             assert!(last.clone().of_call(true).may_have_run(), "{last}");
         }

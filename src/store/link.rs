@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::join;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::changes::Changes;
 use super::clock::now;
-use super::error::{Cause, Disconnected, NotConnected, RequestError};
+use super::error::{Cause, Fault, RequestError};
 use super::server::Line;
 use super::{Listener, Priority, ServedKeys};
 use crate::metrics::{Counted, Metrics};
@@ -43,8 +42,8 @@ pub struct Link<C> {
     /// Not a `watch` channel: that wakes its receivers in random order, and the simulator must be
     /// able to repeat a run.
     changed: Notify,
-    /// The same for watchers of all connections of the client.
-    pub changes: Arc<Changes>,
+    /// The same for watchers of all connections of the client, of which a simulated client has none.
+    pub changes: watch::Sender<()>,
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
@@ -62,8 +61,8 @@ pub struct Link<C> {
 }
 
 impl<C: Connection> Link<C> {
-    pub fn new(changes: Arc<Changes>, metrics: Metrics) -> Self {
-        let state = Mutex::new(State::Down(Arc::new(NotConnected)));
+    pub fn new(changes: watch::Sender<()>, metrics: Metrics) -> Self {
+        let state = Mutex::new(State::Down(Arc::new(Fault::NotConnected)));
         let (changed, flush, gained) = (Notify::new(), Notify::new(), Notify::new());
         let (broke, flushed) = (Mutex::new(None), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
@@ -102,7 +101,7 @@ impl<C: Connection> Link<C> {
     pub fn fault(&self) -> Cause {
         match &*self.state.lock() {
             State::Down(fault) => fault.clone(),
-            _ => Arc::new(Disconnected),
+            _ => Arc::new(Fault::Disconnected),
         }
     }
 
@@ -112,7 +111,7 @@ impl<C: Connection> Link<C> {
         match &*self.state.lock() {
             State::Down(cause) => down(cause.clone()),
             State::Resuming(connection) | State::Ready(connection) if connection.dead().is_cancelled() => {
-                down(Arc::new(Disconnected))
+                down(Arc::new(Fault::Disconnected))
             }
             State::Resuming(_) => Line::Resuming,
             State::Ready(_) => Line::Up,
@@ -145,7 +144,7 @@ impl<C: Connection> Link<C> {
         drop(state);
         self.count();
         self.changed.notify_waiters();
-        self.changes.tell();
+        self.changes.send_replace(());
     }
 
     fn count(&self) {

@@ -28,7 +28,7 @@ impl Location {
     }
 
     fn target(&self, place: Place) -> Target {
-        Target::at_place(place, self.access.clone(), self.named_by.clone())
+        Target::new(place, self.access.clone(), self.named_by.clone())
     }
 
     pub fn current(&self) -> Option<Target> {

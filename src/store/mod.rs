@@ -6,7 +6,6 @@
 pub mod admission;
 pub mod backoff;
 pub mod call;
-pub mod changes;
 pub mod clock;
 pub mod cluster;
 pub mod connect_options;
@@ -40,10 +39,10 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use futures::future::BoxFuture;
+use tokio::sync::watch;
 
 pub use admission::Priority;
 use call::Call;
-use changes::Changes;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use reply::ScriptReply;
@@ -67,7 +66,8 @@ pub trait Store: Send + Sync + 'static {
     /// The seats of the servers; a single one has seat 0.
     fn seats(&self) -> Vec<u16>;
     fn server(&self, seat: u16) -> Option<&dyn Server>;
-    fn changes(&self) -> &Changes;
+    /// Notified when a connection is made, lost or closed.
+    fn changes(&self) -> watch::Receiver<()>;
     fn close(&self);
 }
 

@@ -11,7 +11,7 @@ use tokio::time::timeout_at;
 use super::admission::{InFlight, PATIENCE};
 use super::call::{Call, SentKeys, key};
 use super::clock::{ServerClock, millis, now};
-use super::error::{Cause, NoAnswer, NoTime, NoTurn, NotPolled, Refusal, RequestError};
+use super::error::{Cause, Fault, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
@@ -153,7 +153,7 @@ impl Runner {
                 // Boxed: waits without a limit need no room for a timer.
                 (None, Some(by)) => match Box::pin(timeout_at(by.into(), entering)).await {
                     Ok(in_flight) => in_flight,
-                    Err(_) => return Err(RequestError::NotSent(Arc::new(NoTurn))),
+                    Err(_) => return Err(RequestError::NotSent(Arc::new(Fault::NoTurn))),
                 },
             };
             // The lock may have gone to another node of a cluster meanwhile, which has limits of its own.
@@ -163,9 +163,9 @@ impl Runner {
                 if let Some(late) = by.and_then(|by| now().checked_duration_since(by)) {
                     return Err(RequestError::NotSent(match late {
                         // Requests that run out of time together free their slots at the end of this one's time.
-                        _ if has_waited && late < PATIENCE => Arc::new(NoTurn),
-                        _ if late < A_MOMENT => Arc::new(NoTime),
-                        _ => Arc::new(NotPolled),
+                        _ if has_waited && late < PATIENCE => Arc::new(Fault::NoTurn),
+                        _ if late < A_MOMENT => Arc::new(Fault::NoTime),
+                        _ => Arc::new(Fault::NotPolled),
                     }));
                 }
                 return Ok(in_flight);
@@ -204,7 +204,7 @@ impl Runner {
         let Some(server) = server else { return self.store.fault(lock_key) };
         match server.admission().refusal() {
             Some(refusal) => Arc::new(refusal),
-            None => Arc::new(RequestError::NotSent(Arc::new(NoTurn))),
+            None => Arc::new(RequestError::NotSent(Arc::new(Fault::NoTurn))),
         }
     }
 
@@ -239,7 +239,7 @@ impl Runner {
             Err(_) => {
                 // A half-open connection causes no error (decision 44).
                 self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
-                return Err(RequestError::Unanswered(Arc::new(NoAnswer(self.options.operation_timeout))));
+                return Err(RequestError::Unanswered(Arc::new(Fault::NoAnswer(self.options.operation_timeout))));
             }
         };
         metrics.round_trip(|| now().saturating_duration_since(sent));
@@ -262,14 +262,14 @@ impl Runner {
         }
         let entering = server.admission().enter(Priority::Question, timeout, Some(deadline));
         let Ok(Some(in_flight)) = timeout_at(deadline.into(), entering).await else {
-            return Err(RequestError::NotSent(Arc::new(NoTurn)));
+            return Err(RequestError::NotSent(Arc::new(Fault::NoTurn)));
         };
         let sent = now();
         match in_flight.run(pin!(timeout_at(deadline.into(), server.ask(words)))).await {
             Ok(outcome) => outcome.map(|told| (told, now().saturating_duration_since(sent))),
             Err(_) => {
                 server.suspect();
-                Err(RequestError::Unanswered(Arc::new(NoAnswer(timeout))))
+                Err(RequestError::Unanswered(Arc::new(Fault::NoAnswer(timeout))))
             }
         }
     }

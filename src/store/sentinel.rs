@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::ServedKeys;
@@ -19,10 +19,10 @@ use super::clock::now;
 use super::connect_options::Address;
 use super::connection::{Connection, refusal};
 use super::dial::{Access, Limit, Place, Target};
-use super::error::{ConnectError, NoAnswer};
+use super::error::{ConnectError, Fault};
 use super::location::Location;
 use super::node::network::{NetworkNode, Purpose};
-use super::node::{connect_error, sign_in_error};
+use super::node::{connect_error, sign_in};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use crate::sync::Mutex;
@@ -48,7 +48,8 @@ pub async fn connect(
     let named_by: Arc<str> = format!("primary of {service:?}, as its Sentinels say").into();
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
     let keys = ServedKeys::All;
-    let purpose = Purpose { location: location.clone(), database, keys, is_in_cluster: false, changes: Arc::default() };
+    let purpose =
+        Purpose { location: location.clone(), database, keys, is_in_cluster: false, changes: watch::Sender::default() };
     let node = NetworkNode::new(purpose, options, client, &Handle::current());
     let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();
@@ -110,7 +111,7 @@ impl Sentinels {
         location: Arc<Location>,
         options: &Options,
     ) -> Self {
-        let new_target = |address| Target::new(address, access.clone(), None);
+        let new_target = |address| Target::new(Place::at(address), access.clone(), None);
         let targets: Vec<Target> = sentinels.into_iter().map(new_target).collect();
         let votes = Mutex::new(vec![Vote::NotAsked; targets.len()]);
         let lacks_majority = AtomicBool::new(false);
@@ -153,19 +154,14 @@ impl Sentinels {
     }
 
     async fn open(&self, target: &Target) -> Result<Connection, ConnectError> {
-        let limit = Limit::of(self.operation_timeout);
-        let credentials = target.credentials(limit).await?;
-        let stream = target.dial(limit).await?;
-        let first = stream.first_bytes();
-        let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
-        let opened = opened.ok_or_else(|| target.silent(&first, limit))?;
-        opened.map_err(|error| match sign_in_error(target, error, &first) {
-            ConnectError::Credentials(refusal) => ConnectError::SentinelCredentials {
+        match sign_in(target, Limit::of(self.operation_timeout), |_| {}).await {
+            Ok((connection, _first)) => Ok(connection),
+            Err(ConnectError::Credentials(refusal)) => Err(ConnectError::SentinelCredentials {
                 address: target.address(),
                 reason: format!("{} {}", refusal.code, refusal.message),
-            },
-            error => error,
-        })
+            }),
+            Err(error) => Err(error),
+        }
     }
 
     async fn ask_while_it_answers(&self, number: usize, target: &Target, connection: &mut Connection) -> ConnectError {
@@ -177,11 +173,11 @@ impl Sentinels {
                 Ok(Ok(Some((host, port)))) => match timeout(PATIENCE, self.epoch(connection)).await {
                     Ok(Ok(epoch)) => Vote::Primary(Place { address: Address::Tcp { host, port }, epoch }),
                     Ok(Err(error)) => return sentinel_error(target, error),
-                    Err(_) => return target.unreachable(Arc::new(NoAnswer(PATIENCE))),
+                    Err(_) => return target.unreachable(Arc::new(Fault::NoAnswer(PATIENCE))),
                 },
                 Ok(Ok(None)) => Vote::Unknown,
                 Ok(Err(error)) => return sentinel_error(target, error),
-                Err(_) => return target.unreachable(Arc::new(NoAnswer(PATIENCE))),
+                Err(_) => return target.unreachable(Arc::new(Fault::NoAnswer(PATIENCE))),
             };
             self.vote(number, vote);
             sleep(INTERVAL).await;

@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::connect_options::TlsOptions;
+use super::error::{ConnectError, Obstacle, PeerProtocol};
 use super::options::OptionsError;
 
 pub struct Tls(TlsConnector);
@@ -27,8 +28,7 @@ impl Tls {
         let config = match &options.client {
             None => config.with_no_client_auth(),
             Some(client) => {
-                let key =
-                    PrivateKeyDer::from_pem_slice(client.key.pem()).map_err(|error| invalid("client key", error))?;
+                let key = PrivateKeyDer::from_pem_slice(&client.key).map_err(|error| invalid("client key", error))?;
                 let chain = certificates("client certificate", &client.certificate)?;
                 config.with_client_auth_cert(chain, key).map_err(|error| invalid("client certificate", error))?
             }
@@ -70,34 +70,29 @@ fn roots(given: Option<&[u8]>) -> Result<RootCertStore, OptionsError> {
     Ok(roots)
 }
 
-/// Why there was no handshake.
-pub enum HandshakeFault {
-    Certificate(String),
-    NothingInCommon(String),
-    NotTls,
-    Closed,
-    Other,
-}
-
-pub fn explain(host: &str, error: &io::Error) -> HandshakeFault {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidCertificate(reason)) => HandshakeFault::Certificate(certificate_words(host, reason)),
+/// What went wrong in a handshake. `None`: nothing that is particular to TLS.
+pub fn explain(address: String, host: &str, error: &io::Error) -> Option<ConnectError> {
+    let obstacle = |address, obstacle: Obstacle| ConnectError::Unreachable { address, cause: Arc::new(obstacle) };
+    Some(match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(reason)) => {
+            ConnectError::Certificate { address, reason: certificate_words(host, reason) }
+        }
         Some(rustls::Error::AlertReceived(alert)) => match alert {
             // TLS 1.2 has no alert of its own for a missing client certificate.
             Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
-                HandshakeFault::NothingInCommon(format!("{alert:?}"))
+                obstacle(address, Obstacle::NothingInCommon(format!("{alert:?}")))
             }
             // About what it was shown, often the client certificate.
-            _ => HandshakeFault::Certificate(format!("the server said {alert:?}")),
+            _ => ConnectError::Certificate { address, reason: format!("the server said {alert:?}") },
         },
         // A server without TLS answers the first message with text, which is no TLS record.
-        Some(rustls::Error::InvalidMessage(_)) => HandshakeFault::NotTls,
+        Some(rustls::Error::InvalidMessage(_)) => ConnectError::WrongProtocol { address, found: PeerProtocol::NotTls },
         // Others close without an answer, so this alone does not show the cause.
         _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-            HandshakeFault::Closed
+            obstacle(address, Obstacle::Closed)
         }
-        _ => HandshakeFault::Other,
-    }
+        _ => return None,
+    })
 }
 
 fn certificate_words(host: &str, reason: &CertificateError) -> String {

@@ -20,13 +20,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::changes::Changes;
 use super::connect_options::{Address, list};
 use super::dial::Access;
 use super::error::ConnectError;
 use super::link::OnDrop;
 use super::location::Location;
-use super::node::network::{NetworkNode, Purpose};
+use super::node::network::{NetworkNode, NetworkWire, Purpose};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use router::Router;
@@ -40,8 +39,8 @@ pub async fn connect(
     access: Arc<Access>,
     options: &Arc<Options>,
     client: &str,
-) -> (Router<NetworkNode>, Result<(), ConnectError>) {
-    let (doubt, changes) = (Arc::new(Notify::new()), Arc::new(Changes::default()));
+) -> (Router<NetworkWire>, Result<(), ConnectError>) {
+    let (doubt, changes) = (Arc::new(Notify::new()), tokio::sync::watch::Sender::default());
     let named_by: Arc<str> = format!("of the cluster at {}", list(&seeds)).into();
     let (runtime, client, seat_options) = (Handle::current(), client.to_owned(), options.clone());
     let (seat_access, seat_doubt, seat_changes) = (access.clone(), doubt.clone(), changes.clone());
@@ -71,7 +70,7 @@ pub async fn connect(
 }
 
 /// Any master will do: the others have the same users, as a rule.
-async fn connect_to_one(table: &Table<NetworkNode>) -> Result<(), ConnectError> {
+async fn connect_to_one(table: &Table<NetworkWire>) -> Result<(), ConnectError> {
     let (mut connecting, mut nodes, mut first_error) = (FuturesUnordered::new(), table.all(), None);
     loop {
         // One by one, and the next one also when those before are silent: a dead one must not hold up the rest.

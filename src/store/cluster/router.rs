@@ -6,16 +6,18 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::moving::Moving;
 use super::slots::slot_of;
-use super::table::{Seat, Table};
+use super::table::Table;
 use crate::store::call::Call;
-use crate::store::changes::Changes;
 use crate::store::connect_options::Address;
-use crate::store::error::{Cause, ConnectError, Refusal, RequestError, Uncovered};
+use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
+use crate::store::node::Node;
+use crate::store::node::wire::Wire;
 use crate::store::server::Server;
 use crate::store::{Listener, Priority, Ran, Store};
 
@@ -23,19 +25,19 @@ use crate::store::{Listener, Priority, Ran, Store};
 const MOST_REDIRECTS: usize = 4;
 
 /// The store of a cluster.
-pub struct Router<N> {
-    table: Arc<Table<N>>,
+pub struct Router<W: Wire> {
+    table: Arc<Table<W>>,
     /// Why no node was found at first.
     first_fault: OnceLock<Cause>,
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
     moving: Moving,
-    changes: Arc<Changes>,
+    changes: watch::Sender<()>,
 }
 
-impl<N: Seat> Router<N> {
-    pub fn new(table: Arc<Table<N>>, operation_timeout: Duration, changes: Arc<Changes>) -> Self {
+impl<W: Wire> Router<W> {
+    pub fn new(table: Arc<Table<W>>, operation_timeout: Duration, changes: watch::Sender<()>) -> Self {
         // Half: so there is time for the answer of the other node, within the same operation time-out.
         Self {
             table,
@@ -58,7 +60,7 @@ impl<N: Seat> Router<N> {
         tokio::spawn(self.closed.clone().run_until_cancelled_owned(task));
     }
 
-    fn node(&self, lock_key: &str) -> Option<&N> {
+    fn node(&self, lock_key: &str) -> Option<&Node<W>> {
         self.table.serving(slot_of(lock_key))
     }
 
@@ -71,7 +73,7 @@ impl<N: Seat> Router<N> {
             }
             let ready = async {
                 match self.node(lock_key) {
-                    Some(node) => node.ready(priority).await.map(|()| node as &dyn Server),
+                    Some(node) => Server::ready(node, priority).await.map(|()| node as &dyn Server),
                     None => std::future::pending().await,
                 }
             };
@@ -87,7 +89,7 @@ impl<N: Seat> Router<N> {
 
     async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key());
-        let uncovered = || RequestError::NotSent(Arc::new(Uncovered(slot)));
+        let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
         if call.keys.len() > 1
             && let Some(refusal) = self.moving.answer(slot)
         {
@@ -98,7 +100,7 @@ impl<N: Seat> Router<N> {
         let mut asked = None;
         let mut redirects = 0;
         loop {
-            let outcome = node.run(call, request).await.map(|reply| Ran { reply, by: node });
+            let outcome = Server::run(node, call, request).await.map(|reply| Ran { reply, by: node });
             let Err(RequestError::Refused(refusal)) = &outcome else {
                 // A renewal has one key, which is served while the slot moves.
                 if outcome.is_ok() && call.keys.len() > 1 {
@@ -137,13 +139,13 @@ impl<N: Seat> Router<N> {
         if ran.reply.is_status("lost") && is_elsewhere() { self.route(call, request).await } else { Ok(ran) }
     }
 
-    async fn wait_for(&self, node: &N, priority: Priority) -> Result<(), RequestError> {
+    async fn wait_for(&self, node: &Node<W>, priority: Priority) -> Result<(), RequestError> {
         if node.is_ready(priority) {
             return Ok(());
         }
-        match timeout(self.patience, node.ready(priority)).await {
+        match timeout(self.patience, Server::ready(node, priority)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(RequestError::NotSent(node.fault())),
+            Err(_) => Err(RequestError::NotSent(Server::fault(node))),
         }
     }
 }
@@ -185,7 +187,7 @@ impl Redirect {
     }
 }
 
-impl<N: Seat> Store for Router<N> {
+impl<W: Wire> Store for Router<W> {
     fn serving(&self, lock_key: &str) -> Option<&dyn Server> {
         self.node(lock_key).map(|node| node as &dyn Server)
     }
@@ -200,10 +202,10 @@ impl<N: Seat> Store for Router<N> {
 
     fn fault(&self, lock_key: &str) -> Cause {
         if let Some(node) = self.node(lock_key) {
-            return node.fault();
+            return Server::fault(node);
         }
         let first = self.first_fault.get().filter(|_| self.table.all().next().is_none());
-        first.cloned().unwrap_or_else(|| Arc::new(Uncovered(slot_of(lock_key))))
+        first.cloned().unwrap_or_else(|| Arc::new(Fault::Uncovered(slot_of(lock_key))))
     }
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
@@ -222,18 +224,18 @@ impl<N: Seat> Store for Router<N> {
         self.table.seat(seat).map(|node| node as &dyn Server)
     }
 
-    fn changes(&self) -> &Changes {
-        &self.changes
+    fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     fn close(&self) {
         self.closed.cancel();
         self.table.close();
-        self.table.all().for_each(Seat::close);
+        self.table.all().for_each(Node::end);
     }
 }
 
-impl<N> Drop for Router<N> {
+impl<W: Wire> Drop for Router<W> {
     fn drop(&mut self) {
         // The seats close themselves when they are dropped.
         self.closed.cancel();

@@ -9,27 +9,13 @@ use tokio::sync::Notify;
 use super::slots::{SLOTS, SlotMap};
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
-use crate::store::server::Server;
-use crate::store::{Listener, ServedKeys};
+use crate::store::node::Node;
+use crate::store::node::wire::Wire;
+use crate::store::{Listener, ServedKeys, Store};
 use crate::sync::Mutex;
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
-
-/// The place of one master: one server, at an address that may change. Seats are used
-/// again, so their number is that of the masters at one time, although nodes come and go for months.
-pub trait Seat: Server {
-    /// Serves another address. `None`: it is unused now, and gives up its connection.
-    fn move_to(&self, address: Option<&Address>);
-    /// Has more slots than before. If it is connected, holds and waits there are checked.
-    fn gained_slots(&self);
-    /// Connects without being asked for a lock.
-    fn open(&self);
-    /// Whether it has connected, or tries to.
-    fn is_open(&self) -> bool;
-    fn listen(&self, listener: Weak<dyn Listener>);
-    fn close(&self);
-}
 
 /// Some slots, and the master that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,13 +52,14 @@ struct Master {
 /// its first one, or the table is behind.
 const KEPT: Duration = Duration::from_secs(5);
 
-type NewSeat<N> = Box<dyn Fn(ServedKeys) -> N + Send + Sync>;
+type NewSeat<W> = Box<dyn Fn(ServedKeys) -> Node<W> + Send + Sync>;
 
-pub struct Table<N> {
+/// Seats are used again, so their number is that of the masters at one time, although nodes come and go for months.
+pub struct Table<W: Wire> {
     slots: Arc<SlotMap>,
-    seats: Box<[OnceLock<N>]>,
+    seats: Box<[OnceLock<Node<W>>]>,
     seated: Mutex<Seated>,
-    new_seat: NewSeat<N>,
+    new_seat: NewSeat<W>,
     listener: OnceLock<Weak<dyn Listener>>,
     /// Notified when a slot has another seat.
     pub changed: Notify,
@@ -80,8 +67,8 @@ pub struct Table<N> {
     pub doubt: Arc<Notify>,
 }
 
-impl<N: Seat> Table<N> {
-    pub fn new(doubt: Arc<Notify>, new_seat: impl Fn(ServedKeys) -> N + Send + Sync + 'static) -> Self {
+impl<W: Wire> Table<W> {
+    pub fn new(doubt: Arc<Notify>, new_seat: impl Fn(ServedKeys) -> Node<W> + Send + Sync + 'static) -> Self {
         Self {
             slots: Arc::new(SlotMap::new()),
             seats: (0..MOST_SEATS).map(|_| OnceLock::new()).collect(),
@@ -94,15 +81,15 @@ impl<N: Seat> Table<N> {
     }
 
     /// The node that serves a slot.
-    pub fn serving(&self, slot: u16) -> Option<&N> {
+    pub fn serving(&self, slot: u16) -> Option<&Node<W>> {
         self.seat(self.slots.seat_of(slot)?)
     }
 
-    pub fn seat(&self, seat: u16) -> Option<&N> {
+    pub fn seat(&self, seat: u16) -> Option<&Node<W>> {
         self.seats.get(usize::from(seat))?.get()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &N> {
+    pub fn all(&self) -> impl Iterator<Item = &Node<W>> {
         // Filled from the front.
         self.seats.iter().map_while(OnceLock::get)
     }
@@ -140,7 +127,7 @@ impl<N: Seat> Table<N> {
     }
 
     /// A node reports that another one has the slot. Returns that one.
-    pub fn moved(&self, slot: u16, master: &Address) -> Option<&N> {
+    pub fn moved(&self, slot: u16, master: &Address) -> Option<&Node<W>> {
         let seat = {
             let mut seated = self.seated.lock();
             let seat = self.seat_at(&mut seated, master)?;
@@ -153,12 +140,12 @@ impl<N: Seat> Table<N> {
         // One slot is seldom alone.
         self.doubt.notify_one();
         let node = self.seat(seat)?;
-        node.gained_slots();
+        node.inner().link.gained_slots();
         Some(node)
     }
 
     /// The node at an address: for the slots that it is about to get.
-    pub fn at(&self, address: &Address) -> Option<&N> {
+    pub fn at(&self, address: &Address) -> Option<&Node<W>> {
         let seat = {
             let mut seated = self.seated.lock();
             let seat = self.seat_at(&mut seated, address)?;
@@ -189,8 +176,8 @@ impl<N: Seat> Table<N> {
         };
         // After the lock is free: a seat asks which slots it has.
         for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
-            node.open();
-            node.gained_slots();
+            node.inner().want();
+            node.inner().link.gained_slots();
         }
         self.changed.notify_waiters();
     }
@@ -204,7 +191,7 @@ impl<N: Seat> Table<N> {
                 continue;
             }
             let was_in_use = match before {
-                Some(seat) => self.seat(seat).is_some_and(Seat::is_open),
+                Some(seat) => self.seat(seat).is_some_and(|node| node.inner().is_wanted()),
                 None => seated.orphans.remove(&slot),
             };
             match owner {
@@ -225,7 +212,7 @@ impl<N: Seat> Table<N> {
             let is_old = master.as_ref().is_some_and(|master| now() >= master.named + KEPT);
             if is_old && !owners.contains(&Some(seat)) {
                 let Some(Master { address, .. }) = master.take() else { continue };
-                if self.seat(seat).is_some_and(Seat::is_open) {
+                if self.seat(seat).is_some_and(|node| node.inner().is_wanted()) {
                     news.push(News::GivenUp(address));
                 }
                 self.seat(seat).into_iter().for_each(|node| node.move_to(None));
@@ -290,120 +277,24 @@ impl Seated {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use futures::FutureExt;
-    use futures::future::BoxFuture;
+    use tokio::runtime::Handle;
+    use tokio::sync::watch;
 
     use super::*;
-    use crate::store::Priority;
-    use crate::store::admission::Admission;
-    use crate::store::call::Call;
-    use crate::store::clock::ServerClock;
-    use crate::store::error::{Cause, Disconnected, RequestError};
-    use crate::store::reply::ScriptReply;
-    use crate::store::server::{Line, Told};
+    use crate::store::connect_options::SignIn;
+    use crate::store::dial::Access;
+    use crate::store::location::Location;
+    use crate::store::node::network::{NetworkWire, Purpose};
+    use crate::store::options::Options;
 
-    /// A seat that only remembers where it is.
-    struct Fake {
-        keys: ServedKeys,
-        address: Mutex<Option<Address>>,
-        opened: AtomicBool,
-        admission: Admission,
-        clock: ServerClock,
-    }
-
-    impl Seat for Fake {
-        fn move_to(&self, address: Option<&Address>) {
-            *self.address.lock() = address.cloned();
-            self.opened.store(false, Ordering::Relaxed);
-        }
-
-        fn gained_slots(&self) {}
-
-        fn open(&self) {
-            self.opened.store(true, Ordering::Relaxed);
-        }
-
-        fn is_open(&self) -> bool {
-            self.opened.load(Ordering::Relaxed)
-        }
-
-        fn listen(&self, _: Weak<dyn Listener>) {}
-
-        fn close(&self) {}
-    }
-
-    impl Server for Fake {
-        fn is_ready(&self, _: Priority) -> bool {
-            self.is_open()
-        }
-
-        fn ready(&self, _: Priority) -> BoxFuture<'_, Result<(), RequestError>> {
-            self.open();
-            std::future::ready(Ok(())).boxed()
-        }
-
-        fn fault(&self) -> Cause {
-            Arc::new(Disconnected)
-        }
-
-        fn run<'a>(&'a self, _: Call<'a>, _: u64) -> BoxFuture<'a, Result<ScriptReply, RequestError>> {
-            std::future::ready(Err(RequestError::Closed)).boxed()
-        }
-
-        fn ask<'a>(&'a self, _: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>> {
-            std::future::ready(Err(RequestError::Closed)).boxed()
-        }
-
-        fn distrust(&self) {}
-
-        fn suspect(&self) {}
-
-        fn admission(&self) -> &Admission {
-            &self.admission
-        }
-
-        fn clock(&self) -> &ServerClock {
-            &self.clock
-        }
-
-        fn address(&self) -> String {
-            String::new()
-        }
-
-        fn line(&self) -> Line {
-            Line::Idle
-        }
-
-        fn down_for(&self) -> Option<Duration> {
-            None
-        }
-
-        fn hears(&self) -> bool {
-            true
-        }
-
-        fn frozen_until(&self) -> u64 {
-            0
-        }
-
-        fn is_boot_due(&self) -> bool {
-            false
-        }
-
-        fn server_id(&self) -> Option<String> {
-            None
-        }
-    }
-
-    fn table() -> Table<Fake> {
-        Table::new(Arc::default(), |keys| Fake {
-            keys,
-            address: Mutex::default(),
-            opened: AtomicBool::new(false),
-            admission: Admission::new(1, 0),
-            clock: ServerClock::new(),
+    /// Its nodes connect nowhere: the test never yields to their tasks.
+    fn table() -> Table<NetworkWire> {
+        let (access, options) = (Access::new(SignIn::default(), None).unwrap(), Options::default());
+        Table::new(Arc::default(), move |keys| {
+            let location = Arc::new(Location::unknown(access.clone(), "a cluster".into(), Arc::default()));
+            let purpose =
+                Purpose { location, database: 0, keys, is_in_cluster: true, changes: watch::Sender::default() };
+            Node::new(purpose, &options, "c", &Handle::current())
         })
     }
 
@@ -415,31 +306,31 @@ mod tests {
         SlotRange { first, last, master: at(port) }
     }
 
-    fn port_of(node: Option<&Fake>) -> Option<u16> {
-        match node?.address.lock().as_ref()? {
-            Address::Tcp { port, .. } => Some(*port),
+    fn port_of(node: Option<&Node<NetworkWire>>) -> Option<u16> {
+        match node?.inner().wire.location.current()?.place.address {
+            Address::Tcp { port, .. } => Some(port),
             Address::Unix(_) => None,
         }
     }
 
-    #[test]
-    fn a_seat_is_given_up_and_used_again() {
+    #[tokio::test]
+    async fn a_seat_is_given_up_and_used_again() {
         let table = table();
         table.replace(&[range(0, 99, 1), range(100, 16_383, 2)]);
         assert_eq!((port_of(table.serving(0)), port_of(table.serving(100))), (Some(1), Some(2)));
-        table.serving(0).unwrap().open();
+        table.serving(0).unwrap().inner().want();
         // 1 is gone, and 3 has its slots: it is opened, since locks may be held there.
         table.replace(&[range(0, 99, 3), range(100, 16_383, 2)]);
         assert_eq!(port_of(table.serving(0)), Some(3));
-        assert!(table.serving(0).unwrap().is_open() && !table.serving(100).unwrap().is_open());
+        assert!(table.serving(0).unwrap().inner().is_wanted() && !table.serving(100).unwrap().inner().is_wanted());
         assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_none()).count(), 1, "that of 1 is free");
         table.replace(&[range(0, 99, 4), range(100, 16_383, 2)]);
         assert_eq!(port_of(table.serving(0)), Some(4));
         assert_eq!(table.all().count(), 3, "and was used again");
     }
 
-    #[test]
-    fn a_redirect_moves_one_slot() {
+    #[tokio::test]
+    async fn a_redirect_moves_one_slot() {
         let table = table();
         table.replace(&[range(0, 16_383, 1)]);
         assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
@@ -454,34 +345,34 @@ mod tests {
         assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
     }
 
-    #[test]
-    fn slots_may_have_no_master() {
+    #[tokio::test]
+    async fn slots_may_have_no_master() {
         let table = table();
         table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
         assert!(table.serving(5).is_none() && table.address_of(5).is_none());
         // What was held at 1 is looked after at the master that gets its slots in the end.
-        table.serving(0).unwrap().open();
+        table.serving(0).unwrap().inner().want();
         table.replace(&[range(6, 16_383, 1)]);
         table.replace(&[range(0, 4, 2), range(6, 16_383, 1)]);
-        assert!(table.serving(0).unwrap().is_open());
+        assert!(table.serving(0).unwrap().inner().is_wanted());
         table.replace(&[]);
         assert!(table.serving(0).is_none());
         assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_some()).count(), 0);
     }
 
-    #[test]
-    fn a_seat_serves_the_keys_of_its_slots_whichever_these_are() {
+    #[tokio::test]
+    async fn a_seat_serves_the_keys_of_its_slots_whichever_these_are() {
         let table = table();
         // CLUSTER KEYSLOT foo is 12182.
         table.replace(&[range(0, 16_383, 1)]);
-        let first = table.serving(12_182).unwrap().keys.clone();
+        let first = table.serving(12_182).unwrap().inner().keys.clone();
         assert!(first.contains("{foo}"));
-        let second = table.moved(12_182, &at(2)).unwrap().keys.clone();
+        let second = table.moved(12_182, &at(2)).unwrap().inner().keys.clone();
         assert!(second.contains("{foo}") && !first.contains("{foo}"));
     }
 
-    #[test]
-    fn no_more_seats_than_there_may_be() {
+    #[tokio::test]
+    async fn no_more_seats_than_there_may_be() {
         let table = table();
         let many: Vec<_> = (0..=MOST_SEATS as u16).map(|number| range(number, number, 1 + number)).collect();
         table.replace(&many);

@@ -16,10 +16,10 @@ use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::connection::Connection;
-use crate::store::dial::{Access, Limit, Target};
-use crate::store::error::{ConnectError, NoAnswer};
-use crate::store::node::network::NetworkNode;
-use crate::store::node::{cluster_error, sign_in_error};
+use crate::store::dial::{Access, Limit, Place, Target};
+use crate::store::error::{ConnectError, Fault};
+use crate::store::node::network::NetworkWire;
+use crate::store::node::{cluster_error, sign_in};
 use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
@@ -40,7 +40,7 @@ const DOUBTS_AT_ONE: u32 = 3;
 const PASSED_OVER_AT_MOST: u32 = 10;
 
 pub struct Watch {
-    table: Arc<Table<NetworkNode>>,
+    table: Arc<Table<NetworkWire>>,
     access: Arc<Access>,
     seeds: Vec<Address>,
     operation_timeout: Duration,
@@ -69,7 +69,7 @@ struct Look {
 
 impl Watch {
     pub fn new(
-        table: Arc<Table<NetworkNode>>,
+        table: Arc<Table<NetworkWire>>,
         access: Arc<Access>,
         seeds: Vec<Address>,
         operation_timeout: Duration,
@@ -117,10 +117,10 @@ impl Watch {
     }
 
     async fn ask_once(&self, address: &Address, limit: Limit) -> Result<Look, ConnectError> {
-        let target = Target::new(address.clone(), self.access.clone(), None);
+        let target = Target::new(Place::at(address.clone()), self.access.clone(), None);
         let mut source = Source::open(&target, limit).await?;
         let asked = async { Ok((source.health().await?, source.view().await?)) };
-        let silent = || target.unreachable(Arc::new(NoAnswer(limit.limit)));
+        let silent = || target.unreachable(Arc::new(Fault::NoAnswer(limit.limit)));
         let (health, view) =
             limit.run(asked).await.ok_or_else(silent)?.map_err(|error| cluster_error(&target, error))?;
         Ok(Look { health, view })
@@ -161,7 +161,7 @@ impl Watch {
         let limit = Limit::of(self.operation_timeout);
         let opening =
             (0..2).filter_map(|next| candidates.get((2 * turn + next) % candidates.len().max(1))).map(|node| {
-                let target = Target::new((*node).clone(), self.access.clone(), None);
+                let target = Target::new(Place::at((*node).clone()), self.access.clone(), None);
                 async move { Source::open(&target, limit).await }.boxed()
             });
         // There is at least one seed, so this is not empty.
@@ -256,14 +256,9 @@ impl Look {
 
 impl Source {
     async fn open(target: &Target, limit: Limit) -> Result<Self, ConnectError> {
-        let credentials = target.credentials(limit).await?;
-        let stream = target.dial(limit).await?;
-        let first = stream.first_bytes();
         // It receives nothing that it has not asked for.
-        let opened = limit.run(Connection::open(stream, &credentials, |_| {})).await;
-        let connection = opened.ok_or_else(|| target.silent(&first, limit))?;
-        let connection = connection.map_err(|error| sign_in_error(target, error, &first))?;
-        Ok(Self { address: target.address.clone(), connection })
+        let (connection, _first) = sign_in(target, limit, |_| {}).await?;
+        Ok(Self { address: target.place.address.clone(), connection })
     }
 
     fn io(&mut self) -> &mut MultiplexedConnection {

@@ -5,16 +5,8 @@ use std::sync::Arc;
 use redis::{ErrorKind, RedisError};
 
 use crate::store::connection::refusal;
-use crate::store::dial::{FirstBytes, Target};
-use crate::store::error::{Cause, ConnectError, Disconnected, Refusal, RequestError};
-
-/// An error of the first exchange: here it shows that something else than Redis answers.
-pub fn sign_in_error(target: &Target, error: RedisError, first: &FirstBytes) -> ConnectError {
-    if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
-        return connect_error(target, error);
-    }
-    target.broken_off(first, cause(error))
-}
+use crate::store::dial::Target;
+use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
 
 pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
     if error.kind() == ErrorKind::RESP3NotSupported {
@@ -28,15 +20,15 @@ pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
 }
 
 /// A reply that was cut off is an error of the crate's parser, in its words.
-fn cause(error: RedisError) -> Cause {
-    if error.kind() == ErrorKind::Parse { Arc::new(Disconnected) } else { Arc::new(error) }
+pub fn cause(error: RedisError) -> Cause {
+    if error.kind() == ErrorKind::Parse { Arc::new(Fault::Disconnected) } else { Arc::new(error) }
 }
 
 pub fn probe_error(target: &Target, error: RequestError) -> ConnectError {
     match error {
         RequestError::Refused(refusal) => refused(refusal),
         RequestError::NotSent(cause) | RequestError::Unanswered(cause) => target.unreachable(cause),
-        _ => target.unreachable(Arc::new(Disconnected)),
+        _ => target.unreachable(Arc::new(Fault::Disconnected)),
     }
 }
 
@@ -61,7 +53,7 @@ pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
         }
         Some(refusal) if refusal.message.contains("unknown command") => ConnectError::Sentinel,
         Some(refusal) if refusal.message.contains("cluster support disabled") => {
-            ConnectError::NotCluster { address: target.address.to_string() }
+            ConnectError::NotCluster { address: target.place.address.to_string() }
         }
         _ => connect_error(target, error),
     }

@@ -9,15 +9,15 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::error::{cluster_error, connect_error, probe_error, sign_in_error};
+use super::error::{cluster_error, connect_error, probe_error};
 use super::network::NetworkWire;
+use super::sign_in::sign_in;
 use super::wire::{Supervised, Wire};
 use crate::store::call::{Call, arg, key};
 use crate::store::clock::now;
-use crate::store::connect_options::Credentials;
 use crate::store::connection::{Connection, Unasked};
-use crate::store::dial::{Limit, Stream, Target};
-use crate::store::error::{ConnectError, Disconnected, RequestError};
+use crate::store::dial::{Limit, Target};
+use crate::store::error::{ConnectError, Fault, RequestError};
 use crate::store::reply::{Fields, Malformed};
 use crate::store::rights;
 use crate::store::verbs::{boot, renew};
@@ -33,16 +33,11 @@ const ECHO_LIMIT: Duration = Duration::from_millis(500);
 impl Supervised<NetworkWire> {
     /// Connects, checks that this server can serve, learns its time, and subscribes.
     pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Arc<Connection>, ConnectError> {
-        let limit = Limit::of(self.operation_timeout);
-        // Before dialling: a provider that takes long must not keep a connection waiting that has not
-        // signed in.
-        let credentials = target.credentials(limit).await?;
-        let stream = target.dial(limit).await?;
-        // Kept, because the connection takes the stream. They distinguish an HTTP or TLS server from a
-        // silent one.
-        let first = stream.first_bytes();
-        let silent = || target.silent(&first, limit);
-        let mut connection = limit.run(self.sign_in(target, stream, &credentials)).await.ok_or_else(silent)??;
+        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
+        // one the two would keep each other alive.
+        let shared = Arc::downgrade(self);
+        let handle = move |unasked: Unasked<'_>| shared.upgrade().into_iter().for_each(|shared| shared.heard(&unasked));
+        let (mut connection, first) = sign_in(target, Limit::of(self.operation_timeout), handle).await?;
         // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = Limit::of(self.operation_timeout);
         let silent = || target.silent(&first, limit);
@@ -50,30 +45,14 @@ impl Supervised<NetworkWire> {
         Ok(Arc::new(connection))
     }
 
-    async fn sign_in(
-        self: &Arc<Self>,
-        target: &Target,
-        stream: Stream,
-        credentials: &Credentials,
-    ) -> Result<Connection, ConnectError> {
-        let first = stream.first_bytes();
-        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
-        // one the two would keep each other alive.
-        let shared = Arc::downgrade(self);
-        let handle = move |unasked: Unasked<'_>| {
-            let Some(shared) = shared.upgrade() else { return };
-            if matches!(unasked, Unasked::Message(ECHO)) {
-                return shared.wire.echo.heard.notify_one();
-            }
-            match (unasked, shared.link.listener()) {
-                (Unasked::Message(payload), Some(listener)) => listener.pushed(&shared.keys, payload),
-                // Also while the first connection is made: boot.lua may have been asked already.
-                (Unasked::Flushed, _) => shared.flushed(),
-                (Unasked::Message(_), None) => {}
-            }
-        };
-        let opened = Connection::open(stream, credentials, handle).await;
-        opened.map_err(|error| sign_in_error(target, error, &first))
+    fn heard(&self, unasked: &Unasked<'_>) {
+        match (unasked, self.link.listener()) {
+            (Unasked::Message(ECHO), _) => self.wire.echo.heard.notify_one(),
+            (Unasked::Message(payload), Some(listener)) => listener.pushed(&self.keys, payload),
+            // Also while the first connection is made: boot.lua may have been asked already.
+            (Unasked::Flushed, _) => self.flushed(),
+            (Unasked::Message(_), None) => {}
+        }
     }
 
     async fn greet(&self, target: &Target, connection: &mut Connection) -> Result<(), ConnectError> {
@@ -175,7 +154,7 @@ impl Supervised<NetworkWire> {
                 Some("sentinel") => Err(ConnectError::Sentinel),
                 Some("cluster") if !self.wire.is_in_cluster => Err(ConnectError::Cluster),
                 Some("standalone") if self.wire.is_in_cluster => {
-                    Err(ConnectError::NotCluster { address: target.address.to_string() })
+                    Err(ConnectError::NotCluster { address: target.place.address.to_string() })
                 }
                 _ => Ok(()),
             }
@@ -274,12 +253,12 @@ impl Supervised<NetworkWire> {
         let Some(boot) = &self.boot else { return Ok(()) };
         let flushes = boot.flushes();
         let life = self.life(target, connection).await?;
-        let (keys, args) = (boot.keys(), boot.args(&life, target.epoch));
+        let (keys, args) = (boot.keys(), boot.args(&life, target.place.epoch));
         let call = Call::new(&boot::SCRIPT, &keys, &args);
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {
-            return Err(target.unreachable(Arc::new(Disconnected)));
+            return Err(target.unreachable(Arc::new(Fault::Disconnected)));
         }
         boot.booted(&reply, flushes, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }

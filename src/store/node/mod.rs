@@ -7,10 +7,12 @@
 mod error;
 mod handshake;
 pub mod network;
+mod sign_in;
 mod supervisor;
 pub mod wire;
 
-pub use error::{cluster_error, connect_error, sign_in_error};
+pub use error::{cluster_error, connect_error};
+pub use sign_in::sign_in;
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -19,12 +21,11 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use super::admission::Admission;
 use super::call::Call;
-use super::changes::Changes;
 use super::clock::ServerClock;
-use super::cluster::table::Seat;
 use super::connect_options::Address;
 use super::error::{Cause, RequestError};
 use super::link::{OnDrop, State};
@@ -78,7 +79,16 @@ impl<W: Wire> Node<W> {
         self.inner.want();
     }
 
-    fn end(&self) {
+    /// Serves another address. `None`: it is unused now, and gives up its connection.
+    pub fn move_to(&self, address: Option<&Address>) {
+        self.inner.move_to(address);
+        // It may be the same address as a moment ago, and then the connection was not given up.
+        if address.is_some() && self.inner.link.is_ready(Priority::Urgent) {
+            self.inner.want();
+        }
+    }
+
+    pub fn end(&self) {
         // In this order: a closed link has no connection left.
         self.inner.wire.close();
         self.inner.link.close();
@@ -198,38 +208,8 @@ impl<W: Wire> Store for Node<W> {
         (seat == 0).then_some(self)
     }
 
-    fn changes(&self) -> &Changes {
-        &self.inner.link.changes
-    }
-
-    fn close(&self) {
-        self.end();
-    }
-}
-
-impl<W: Wire> Seat for Node<W> {
-    fn move_to(&self, address: Option<&Address>) {
-        self.inner.move_to(address);
-        // It may be the same address as a moment ago, and then the connection was not given up.
-        if address.is_some() && self.inner.link.is_ready(Priority::Urgent) {
-            self.inner.want();
-        }
-    }
-
-    fn gained_slots(&self) {
-        self.inner.link.gained_slots();
-    }
-
-    fn open(&self) {
-        self.inner.want();
-    }
-
-    fn is_open(&self) -> bool {
-        self.inner.is_wanted()
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.link.listen(listener);
+    fn changes(&self) -> watch::Receiver<()> {
+        self.inner.link.changes.subscribe()
     }
 
     fn close(&self) {

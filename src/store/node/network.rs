@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use super::Node;
@@ -14,7 +14,6 @@ use super::wire::{Supervised, Wire};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::backoff::Backoff;
 use crate::store::call::Call;
-use crate::store::changes::Changes;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::connection::{Connection, KnownScripts};
@@ -41,7 +40,7 @@ pub struct Purpose {
     /// Which kind of server has to be there.
     pub is_in_cluster: bool,
     /// Those of the client.
-    pub changes: Arc<Changes>,
+    pub changes: watch::Sender<()>,
 }
 
 pub struct NetworkWire {
@@ -125,7 +124,7 @@ impl Node<NetworkWire> {
         let target = self.inner().wire.location.known().await;
         let connection = self.inner().establish(&target).await?;
         tracing::debug!(target: "fairlock::server", address = %target.address(), "connected");
-        self.begin(Established { connection, place: target.place() });
+        self.begin(Established { connection, place: target.place });
         Ok(())
     }
 }
@@ -145,7 +144,6 @@ impl Wire for NetworkWire {
         let mut said = String::new();
         while node.is_wanted() {
             let target = location.known().await;
-            let place = target.place();
             let attempt = async {
                 // After a connection that lived long this pause is zero, so it does not delay the usual
                 // reconnect.
@@ -155,7 +153,7 @@ impl Wire for NetworkWire {
             let outcome = tokio::select! {
                 biased;
                 // Neither the pause nor a server that does not answer may keep it from the new place.
-                () = location.left(&place) => {
+                () = location.left(&target.place) => {
                     // The pauses were for the place before.
                     *backoff = Backoff::reconnect();
                     continue;
@@ -163,7 +161,7 @@ impl Wire for NetworkWire {
                 outcome = attempt => outcome,
             };
             match outcome {
-                Ok(connection) => return Some(Established { connection, place }),
+                Ok(connection) => return Some(Established { connection, place: target.place }),
                 Err(error) => {
                     let text = error.to_string();
                     if said != text {
@@ -261,7 +259,7 @@ impl Wire for NetworkWire {
     }
 
     fn address(&self) -> String {
-        self.location.current().map_or_else(|| "unknown".into(), |target| target.address.to_string())
+        self.location.current().map_or_else(|| "unknown".into(), |target| target.place.address.to_string())
     }
 
     fn hears(&self) -> bool {

@@ -9,7 +9,7 @@ use super::wire::{Supervised, Wire};
 use crate::store::Priority;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::error::{Disconnected, NoAnswer};
+use crate::store::error::Fault;
 use crate::store::link::{Connection, State};
 use crate::store::runtime::{AFTER_PANIC, survive};
 
@@ -51,7 +51,7 @@ async fn keep_connected<W: Wire>(
     backoff: &mut Backoff,
 ) {
     if again {
-        node.link.enter(State::Down(Arc::new(Disconnected)));
+        node.link.enter(State::Down(Arc::new(Fault::Disconnected)));
     }
     let mut was_connected = again || first.is_some();
     let mut known = first;
@@ -81,8 +81,8 @@ async fn keep_connected<W: Wire>(
         let was_silent = !moved && !connection.dead().is_cancelled();
         connection.dead().cancel();
         node.link.enter(State::Down(match was_silent {
-            true => Arc::new(NoAnswer(node.operation_timeout)),
-            false => Arc::new(Disconnected),
+            true => Arc::new(Fault::NoAnswer(node.operation_timeout)),
+            false => Arc::new(Fault::Disconnected),
         }));
         if !moved {
             tracing::warn!(target: "fairlock::server", address = %node.wire.address(), "lost the connection; reconnecting");

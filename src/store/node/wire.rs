@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::store::ServedKeys;
 use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
 use crate::store::call::Call;
-use crate::store::changes::Changes;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::RequestError;
@@ -81,7 +80,7 @@ pub struct Supervised<W: Wire> {
 }
 
 impl<W: Wire> Supervised<W> {
-    pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: Arc<Changes>, admission: Admission) -> Self {
+    pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: watch::Sender<()>, admission: Admission) -> Self {
         Self {
             wire,
             keys,
