@@ -62,16 +62,14 @@ pub struct LockAll {
 /// The guards of a [`LockAll`], one for each name. It ends with [`unlock`](Self::unlock), or when it is dropped.
 ///
 /// ```
-/// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
 /// let guard = client.lock_all(["account:7", "account:3"]).lock().await?;
 /// tokio::select! {
 ///     () = transfer(guard.token("account:3"), guard.token("account:7")) => { guard.unlock().await?; }
 ///     (name, loss) = guard.lost() => eprintln!("stopped, {name}: {loss}"),
 /// }
-/// # Ok(()) }
+/// # Ok(()) }) }
 /// # async fn transfer(from: Option<u64>, to: Option<u64>) {}
-/// # #[cfg(not(feature = "embedded"))] fn main() {}
 /// ```
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct AllGuard {
@@ -176,8 +174,7 @@ impl LockAll {
     /// Like [`lock`](Self::lock), but for at most that long together.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use fairlock::LockError;
     /// use std::time::Duration;
     ///
@@ -185,8 +182,7 @@ impl LockAll {
     /// let outcome = client.lock_all(["a", "b"]).lock_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(outcome, Err(LockError::Timeout)));
     /// # drop(other);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

@@ -298,8 +298,7 @@ impl LockGuard {
     /// as when it is about to stand still; afterwards it is renewed as before.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let guard = client.lock("report").with_lease(Duration::from_secs(60)).lock().await?;
@@ -308,8 +307,7 @@ impl LockGuard {
     ///     guard.extend(Duration::from_secs(60)).await?;
     /// }
     /// assert!(guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

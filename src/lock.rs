@@ -89,16 +89,14 @@ impl FairLock {
     /// another. What extends it is [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let report = client.lock("report").with_lease(Duration::from_secs(600));
     /// let guard = report.lock().await?;
     /// tokio::time::sleep(Duration::from_secs(600)).await;
     /// assert!(!guard.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
@@ -113,16 +111,14 @@ impl FairLock {
     /// [`with_lease`](Self::with_lease) has the bounds.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let leader = client.lock("leader").with_renewed_lease(Duration::from_secs(5));
     /// let guard = leader.lock().await?;
     /// tokio::time::sleep(Duration::from_secs(600)).await;
     /// assert!(guard.is_valid() && guard.valid_for() <= Duration::from_secs(5));
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_renewed_lease(&self, lease: Duration) -> Self {
@@ -231,8 +227,7 @@ impl FairLock {
     /// Like [`lock`](Self::lock), but for at most that long.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use fairlock::LockError;
     /// use std::time::Duration;
     ///
@@ -241,8 +236,7 @@ impl FairLock {
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(second, Err(LockError::Timeout)));
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

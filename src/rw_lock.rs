@@ -93,15 +93,13 @@ impl FairRwLock {
     /// round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let reading = client.rw_lock("document:7").with_lease(Duration::from_secs(600)).read().await?;
     /// tokio::time::sleep(Duration::from_secs(600)).await;
     /// assert!(!reading.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a lock, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
@@ -268,8 +266,7 @@ impl FairRwLock {
     /// Like [`write`](Self::write), but for at most that long.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use fairlock::LockError;
     /// use std::time::Duration;
     ///
@@ -278,8 +275,7 @@ impl FairRwLock {
     /// let writing = document.write_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(writing, Err(LockError::Timeout)));
     /// # drop(reading);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

@@ -85,15 +85,13 @@ impl FairSemaphore {
     /// its permits end after that time. No round trip.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let permit = client.semaphore("render", 5).with_lease(Duration::from_secs(600)).acquire().await?;
     /// tokio::time::sleep(Duration::from_secs(600)).await;
     /// assert!(!permit.is_valid());
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use = "this makes a semaphore, it does not change one"]
     pub fn with_lease(&self, lease: Duration) -> Self {
@@ -196,8 +194,7 @@ impl FairSemaphore {
     /// Like [`acquire`](Self::acquire), but for at most that long.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use fairlock::LockError;
     /// use std::time::Duration;
     ///
@@ -206,8 +203,7 @@ impl FairSemaphore {
     /// let second = gate.acquire_timeout(Duration::from_secs(5)).await;
     /// assert!(matches!(second, Err(LockError::Timeout)));
     /// # drop(permit);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors

@@ -171,25 +171,9 @@ pub struct RwLockStatus {
 
 impl LockStatus {
     pub(crate) fn new(answer: Answer<Inspected>) -> Self {
-        let at = instant(&answer);
-        let inspected = answer.body;
-        let holder = (!inspected.owner.is_empty()).then(|| {
-            let since = UNIX_EPOCH + inspected.since;
-            let lease_left = inspected.lease_left.unwrap_or_default();
-            Holder {
-                owner: inspected.owner,
-                holds: inspected.holds,
-                token: inspected.token,
-                label: inspected.label,
-                since,
-                held_for: at.duration_since(since).unwrap_or_default(),
-                lease_until: at + lease_left,
-                lease_left,
-                weight: 1,
-            }
-        });
-        let queue = waiters(at, inspected.queue);
-        let servers = Vec::new();
+        let (at, inspected) = (instant(&answer), answer.body);
+        let holder = inspected.holders.into_iter().next().map(|entry| Holder::new(at, entry));
+        let (queue, servers) = (waiters(at, inspected.queue), Vec::new());
         Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
     }
 
@@ -248,13 +232,13 @@ impl Waiter {
             owner: entry.ticket.rsplit_once(':').map_or_else(String::new, |(owner, _)| owner.to_owned()),
             label: entry.label,
             deadline: at + entry.deadline_in,
-            weight: entry.share.map_or(1, |share| share.weight),
+            weight: entry.share.weight,
         }
     }
 }
 
 impl Holder {
-    fn of_share(at: SystemTime, entry: HolderEntry) -> Self {
+    fn new(at: SystemTime, entry: HolderEntry) -> Self {
         let since = UNIX_EPOCH + entry.since;
         Self {
             owner: entry.owner,
@@ -273,32 +257,22 @@ impl Holder {
 impl SemaphoreStatus {
     pub(crate) fn new(answer: Answer<Inspected>) -> Self {
         let at = instant(&answer);
-        let Inspected { queue, waiters: waiting, frozen_for, shared, .. } = answer.body;
-        let shared = shared.unwrap_or_default();
-        let shares = shared.named.iter().map(|holder| holder.share).chain(queue.iter().filter_map(|entry| entry.share));
+        let Inspected { holders, holding, used, set_limit, waiters: waiting, frozen_for, queue } = answer.body;
+        let shares = holders.iter().map(|holder| holder.share).chain(queue.iter().map(|entry| entry.share));
         let named_permits = BTreeSet::from_iter(shares.map(|share| share.limit)).into_iter().collect();
-        Self {
-            at,
-            holders: shared.named.into_iter().map(|entry| Holder::of_share(at, entry)).collect(),
-            holding: shared.holders,
-            used: shared.used,
-            set_permits: shared.set_limit,
-            named_permits,
-            queue: waiters(at, queue),
-            waiters: waiting,
-            frozen_for,
-        }
+        let (holders, queue) = (holders.into_iter().map(|entry| Holder::new(at, entry)).collect(), waiters(at, queue));
+        let set_permits = set_limit;
+        Self { at, holders, holding, used, set_permits, named_permits, queue, waiters: waiting, frozen_for }
     }
 }
 
 impl RwLockStatus {
     pub(crate) fn new(answer: Answer<Inspected>) -> Self {
         let at = instant(&answer);
-        let Inspected { queue, waiters: waiting, frozen_for, shared, .. } = answer.body;
-        let shared = shared.unwrap_or_default();
-        let holders = shared.named.into_iter().map(|entry| Holder::of_share(at, entry));
+        let Inspected { holders, holding, waiters: waiting, frozen_for, queue, .. } = answer.body;
+        let holders = holders.into_iter().map(|entry| Holder::new(at, entry));
         let (mut writers, readers): (Vec<_>, Vec<_>) = holders.partition(|holder| holder.weight == UNITS);
-        let reading = shared.holders.saturating_sub(writers.len() as u64);
+        let reading = holding.saturating_sub(writers.len() as u64);
         let (writer, queue) = (writers.pop(), waiters(at, queue));
         Self { at, writer, readers, reading, queue, waiters: waiting, frozen_for }
     }

@@ -17,7 +17,6 @@ use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
 use super::observe::{self, Holding, Named, Who};
 use super::owners::OwnersTurn;
-use super::poller::NewPlace;
 use super::release::Release;
 use super::waiters::{NewWaiter, Turn, WaitOutcome, Waiter};
 use crate::metrics::LockMetrics;
@@ -435,7 +434,7 @@ impl<'a> Attempt<'a> {
                 let queued = Queued::new(answer.sent, now(), floor);
                 // An earlier copy may have got the answer that the client was unknown (R8).
                 let doubtful = !known || self.copies_until > 0;
-                engine.poller.enqueue(&self.waiter, NewPlace { queued, lease_left, more, doubtful });
+                engine.poller.enqueue(&self.waiter, queued, lease_left, more, doubtful);
                 Ok(Asked::Queued)
             }
             Acquired::Busy { more: false } => Ok(Asked::Busy),
@@ -634,30 +633,20 @@ impl<'a> Attempt<'a> {
     }
 }
 
-impl Attempt<'_> {
-    /// Leaves in the background, unless `close` has done so already.
-    fn leave(&self) {
-        if self.waiter.is_left_for(self.copies_until) {
-            return;
-        }
-        let engine = self.request.engine;
-        cleanup::leave_for(&engine.context, &engine.poller.waiters, &self.waiter, self.copies_until);
-    }
-}
-
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        let (waiters, copies_until) = (&self.request.engine.poller.waiters, self.copies_until);
         // An answer like "busy" leaves nothing behind. A request without an answer may still be served,
-        // so it needs a leave although the server may know nothing of it (P5).
-        if self.must_leave || self.copies_until > 0 {
+        // so it needs a leave although the server may know nothing of it (P5). `close` may have left already.
+        if (self.must_leave || copies_until > 0) && !self.waiter.is_left_for(copies_until) {
             // Before the deregistration, which may end the poller: `close` waits only while there is
             // a task.
-            self.leave();
+            cleanup::leave_for(&self.request.engine.context, waiters, &self.waiter, copies_until);
         }
-        if self.copies_until > 0 {
+        if copies_until > 0 {
             // That copy may have got the answer that the server had given this client up (R8).
-            self.request.engine.poller.waiters.doubt(&self.request.entry.keys.lock);
+            waiters.doubt(&self.request.entry.keys.lock);
         }
-        self.request.engine.poller.waiters.deregister(&self.waiter);
+        waiters.deregister(&self.waiter);
     }
 }

@@ -120,11 +120,6 @@ impl Context {
         Backoff::retry(self.retry_seed ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Every seq that was drawn before is smaller than this; every later one is not.
-    pub fn seq_bound(&self) -> u64 {
-        self.seq.load(Ordering::Relaxed)
-    }
-
     /// Whether the runtime was shut down. A simulator ends tasks in a runtime that goes on.
     pub fn is_runtime_gone(&self) -> bool {
         runtime::is_gone(&self.runtime)

@@ -103,8 +103,7 @@ impl LockError {
     /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls `Ok(None)`.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// # let guard = client.lock("nightly").lock().await?;
     /// match client.lock("nightly").lock_timeout(std::time::Duration::from_secs(5)).await {
     ///     Ok(guard) => drop(guard),
@@ -112,8 +111,7 @@ impl LockError {
     ///     Err(error) => return Err(error.into()),
     /// }
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -124,8 +122,7 @@ impl LockError {
     /// or no server could be reached.
     ///
     /// ```
-    /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> { let client = fairlock::LockClient::embedded()?;
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
     /// use std::time::Duration;
     ///
     /// let guard = loop {
@@ -135,8 +132,7 @@ impl LockError {
     ///     }
     /// };
     /// # drop(guard);
-    /// # Ok(()) }
-    /// # #[cfg(not(feature = "embedded"))] fn main() {}
+    /// # Ok(()) }) }
     /// ```
     #[must_use]
     pub fn is_retryable(&self) -> bool {

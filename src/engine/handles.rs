@@ -45,24 +45,6 @@ struct Detaching {
     handle: Detached,
     /// A request may have been served.
     was_sent: bool,
-    _turn: OwnersTurn,
-}
-
-/// A detach that waits for its turn. Dropped, nothing has happened.
-struct Beginning(Option<Arc<Hold>>);
-
-impl Beginning {
-    fn has_its_turn(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Beginning {
-    fn drop(&mut self) {
-        if let Some(hold) = self.0.take() {
-            hold.keep_after_all();
-        }
-    }
 }
 
 /// Gives what a guard holds to a handle.
@@ -75,28 +57,26 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     if let Err(reason) = hold.wait_to_detach() {
         return DetachOutcome::Refused(guard, reason);
     }
-    let beginning = Beginning(Some(hold.clone()));
-    // Whole milliseconds, as the server gets it: the text of the handle has no more either.
-    let lease = lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)));
-    let (turn, limit) = match take_turn(&hold).await {
-        Ok(taken) => taken,
-        Err(error) => return DetachOutcome::Refused(guard, DetachRefusal::Request(error)),
-    };
-    // A nested call may have ended meanwhile.
-    if let Err(reason) = hold.begin_to_detach() {
-        return DetachOutcome::Refused(guard, reason);
-    }
-    beginning.has_its_turn();
-    let seq = context.next_seq();
     let handle = Detached {
         kind: hold.entry.keys.kind,
         name: hold.entry.keys.name.clone(),
-        owner: format!("{}-{seq}:0", context.runner.client),
+        owner: String::new(),
         token: hold.token,
-        lease,
+        // Whole milliseconds, as the server gets it: the text of the handle has no more either.
+        lease: lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000))),
         copies_until: 0,
     };
-    let detaching = Detaching { guard: Some(guard), hold, handle, was_sent: false, _turn: turn };
+    let mut detaching = Detaching { guard: Some(guard), hold: hold.clone(), handle, was_sent: false };
+    let (_turn, limit) = match take_turn(&hold).await {
+        Ok(taken) => taken,
+        Err(error) => return detaching.refused(DetachRefusal::Request(error)),
+    };
+    // A nested call may have ended meanwhile.
+    if let Err(reason) = hold.begin_to_detach() {
+        return detaching.refused(reason);
+    }
+    let seq = context.next_seq();
+    detaching.handle.owner = format!("{}-{seq}:0", context.runner.client);
     detaching.run(seq, limit).await
 }
 

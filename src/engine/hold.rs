@@ -4,7 +4,7 @@
 //! the server, never added to or subtracted from, so a retry does no harm (P4).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::SetOnce;
@@ -31,11 +31,6 @@ use crate::sync::Mutex;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<Hold>;
-
-/// A hold on several servers, made of one hold on each. Each of these calls it when it has ended.
-pub trait Whole: Send + Sync {
-    fn part_has_ended(&self);
-}
 
 /// All holds of one client.
 pub struct Holds {
@@ -118,8 +113,6 @@ pub struct Hold {
     /// It was handed over to a place in the queue.
     pub was_queued: bool,
     pub began: Instant,
-    /// Waits with a smaller seq began before it.
-    pub began_seq: u64,
     /// The first guard's. Nested guards share it.
     pub lease: Duration,
     /// The lease is renewed, not fixed.
@@ -135,8 +128,8 @@ pub struct Hold {
     /// Set when the final unlock is sent, or the hold has ended: a renewal under way ends. A token would be one more
     /// allocation for each hold.
     pub done: SetOnce<()>,
-    /// The hold on several servers that it is a part of, if any.
-    pub whole: OnceLock<Weak<dyn Whole>>,
+    /// Called at its end: for the hold on several servers that it is a part of, if any.
+    pub at_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
     state: Mutex<HoldState>,
 }
 
@@ -264,7 +257,6 @@ impl Hold {
             terms: new.terms,
             was_queued: new.was_queued,
             began,
-            began_seq: holds.context.seq_bound(),
             lease: new.lease,
             watched: new.watched,
             holder: TaskOrThread::current(),
@@ -273,7 +265,7 @@ impl Hold {
             holding: new.holding,
             over: CancellationToken::new(),
             done: SetOnce::new(),
-            whole: OnceLock::new(),
+            at_end: OnceLock::new(),
             state: Mutex::new(HoldState {
                 live: 1,
                 writers: (new.share == Share::WRITER).into(),
@@ -829,9 +821,7 @@ impl Hold {
             self.holds.schedule.remove(due, self.attempt);
         }
         self.over.cancel();
-        if let Some(whole) = self.whole.get().and_then(Weak::upgrade) {
-            whole.part_has_ended();
-        }
+        self.at_end.get().into_iter().for_each(|at_end| at_end());
     }
 
     fn tell_of_loss(&self, loss: Loss) {

@@ -93,17 +93,27 @@ impl Poller {
     }
 
     /// The server has queued this waiter: polls for it from now on.
-    pub fn enqueue(self: &Arc<Self>, waiter: &Arc<Waiter>, place: NewPlace) {
+    ///
+    /// `lease_left`: the holder's. `more`: the lock is free, and there are more places to look at. `doubtful`: the server may have
+    /// given up on this client before.
+    pub fn enqueue(
+        self: &Arc<Self>,
+        waiter: &Arc<Waiter>,
+        queued: Queued,
+        lease_left: Option<Duration>,
+        more: bool,
+        doubtful: bool,
+    ) {
         let now = now();
         let regular = now + self.context().options().poll_interval;
-        let due = match place.lease_left {
+        let due = match lease_left {
             // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
-            _ if place.more => now,
+            _ if more => now,
             // Which client is first in line is not known yet, so this one counts as one of the others.
             Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
             None => regular,
         };
-        if self.waiters.enqueue(waiter, place.queued, place.doubtful, due) {
+        if self.waiters.enqueue(waiter, queued, doubtful, due) {
             self.context().spawn(self.clone().run(waiter.keys.clone()));
         }
     }
@@ -152,16 +162,16 @@ impl Poller {
         let polls = round.carried.chunks(TICKETS_IN_A_POLL).map(|carried| self.ask(keys, &round, carried).boxed());
         let next: Vec<_> = stream::iter(polls.collect::<Vec<_>>()).buffered(POLLS_AT_ONCE).collect().await;
         // A poll without an answer proves nothing: the doubt stays (R8).
-        if let Some(doubt) = round.verifies.filter(|_| next.iter().all(Result::is_ok)) {
+        if let Some(doubt) = round.verifies.filter(|_| next.iter().all(Option::is_some)) {
             self.waiters.verified(&keys.lock, doubt);
         }
-        let next = next.into_iter().map(|next| next.unwrap_or_else(|Unanswered| now() + POLL_RETRY)).min();
+        let next = next.into_iter().map(|next| next.unwrap_or_else(|| now() + POLL_RETRY)).min();
         // Not simply set: an earlier poll may have been asked for since.
         self.waiters.poll_by(&keys.lock, next.unwrap_or(regular));
     }
 
-    /// One request. Returns when the next one is due.
-    async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Result<Instant, Unanswered> {
+    /// One request. Returns when the next one is due. `None`: no answer, for a reason that the waiters got.
+    async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Option<Instant> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
         let context = self.context();
         match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
@@ -178,13 +188,13 @@ impl Poller {
                 if doubtful {
                     self.waiters.doubt(&keys.lock);
                 }
-                Ok(if doubtful || polled.more { now() } else { self.next_after(&answer) })
+                Some(if doubtful || polled.more { now() } else { self.next_after(&answer) })
             }
             Err(error) => {
                 round.waiters.iter().for_each(|waiter| waiter.failed(error.clone()));
                 // The evidence of this poll is lost.
                 self.waiters.doubt(&keys.lock);
-                Err(Unanswered)
+                None
             }
         }
     }
@@ -371,19 +381,4 @@ fn tell_of_wait(keys: &Keys, round: &Round, polled: &Polled) {
         lease_left_ms = holder.and_then(|holder| holder.lease_left).map(millis),
         "still waiting"
     );
-}
-
-/// A poll has no answer. Its waiters got the reason.
-struct Unanswered;
-
-/// The server's answer when it queued a waiter.
-#[derive(Clone, Copy)]
-pub struct NewPlace {
-    pub queued: Queued,
-    /// The holder's.
-    pub lease_left: Option<Duration>,
-    /// The lock is free, and there are more places to look at.
-    pub more: bool,
-    /// It may have given up on this client before.
-    pub doubtful: bool,
 }

@@ -75,7 +75,5 @@ fn excludes(holds: &Holds, hold: &Hold, waiter: &Waiter) -> bool {
 }
 
 fn has_waited_long(waiter: &Waiter, hold: &Hold) -> bool {
-    // A call of a quorum may come to this server later than it began.
-    let is_later = waiter.seq >= hold.began_seq && waiter.waits_since() > hold.began;
-    is_later && waiter.waits_since() + hold.lease <= now()
+    waiter.waits_since() > hold.began && waiter.waits_since() + hold.lease <= now()
 }

@@ -18,9 +18,6 @@ pub struct LockMetrics(());
 #[derive(Debug)]
 pub struct Counted(());
 
-#[derive(Debug)]
-pub struct InFlightCount(());
-
 impl Metrics {
     pub fn new(_options: &MetricsOptions, _node: Option<&str>) -> Self {
         Self(())
@@ -30,8 +27,8 @@ impl Metrics {
         LockMetrics(())
     }
 
-    pub fn in_flight(&self) -> InFlightCount {
-        InFlightCount(())
+    pub fn in_flight(&self) -> Counted {
+        Counted(())
     }
 
     pub fn round_trip(&self, _took: impl FnOnce() -> Duration) {}

@@ -139,10 +139,6 @@ fn count(labels: &[&str], counters: &[Counter], label: &str) {
 #[derive(Debug)]
 pub struct Counted(Gauge);
 
-/// The same without a handle of its own: there is one for each request.
-#[derive(Debug)]
-pub struct InFlightCount<'a>(&'a Gauge);
-
 /// Looks for handles, all with the same labels.
 struct Register<'a> {
     labels: &'a [Label],
@@ -228,9 +224,8 @@ impl Metrics {
         client.groups.lock().entry(group).or_insert(new).clone()
     }
 
-    pub fn in_flight(&self) -> InFlightCount<'_> {
-        self.0.in_flight.increment(1.0);
-        InFlightCount(&self.0.in_flight)
+    pub fn in_flight(&self) -> Counted {
+        Counted::new(&self.0.in_flight)
     }
 
     pub fn round_trip(&self, took: impl FnOnce() -> Duration) {
@@ -347,12 +342,6 @@ impl Counted {
 }
 
 impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.decrement(1.0);
-    }
-}
-
-impl Drop for InFlightCount<'_> {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -475,11 +475,11 @@ impl Gathering<'_> {
         });
         tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, token, nodes = ?hold.indices(), "has a majority");
         for node in &hold.nodes {
-            let whole: Weak<QuorumHold> = Arc::downgrade(&hold);
+            let whole = Arc::downgrade(&hold);
             // Each is a new hold, which is a part of nothing else.
-            let _ = node.hold.whole.set(whole);
+            let _ = node.hold.at_end.set(Box::new(move || whole.upgrade().into_iter().for_each(|whole| whole.look())));
         }
-        // A hold that ended before that line has reported to no `Whole`.
+        // A hold that ended before that line has told nobody.
         hold.look();
         self.entry.set_hold(&hold);
         Ok(RoundEnd::Held((GuardShare::first(hold), counting)))

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
-use crate::engine::hold::{Hold, Whole};
+use crate::engine::hold::Hold;
 use crate::engine::losses::Lost;
 use crate::engine::observe::{Holding, Who};
 use crate::engine::owners::OwnerEntry;
@@ -195,12 +195,6 @@ impl QuorumHold {
             // `close` logs once how many there were.
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
-    }
-}
-
-impl Whole for QuorumHold {
-    fn part_has_ended(&self) {
-        self.look();
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::call::{Arg, arg, key};
 use crate::store::dial::Place;
 use crate::store::keys;
 use crate::store::options::Options;
-use crate::store::reply::{Decode, Fields, Malformed, ScriptReply, unknown_status};
+use crate::store::reply::{Fields, Malformed, ScriptReply, unknown_status};
 use crate::store::runtime::log_line;
 use crate::store::script::Script;
 
@@ -26,13 +26,6 @@ pub struct Boot {
     /// The flushes that were heard of, and how many of them the server's last answer came after.
     flushes: AtomicU64,
     answered: AtomicU64,
-}
-
-/// The server remembers when it was started.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Booted {
-    /// Server time, in ms since 1970. It may have passed.
-    pub frozen_until: u64,
 }
 
 impl Boot {
@@ -79,7 +72,7 @@ impl Boot {
         let mut fields = Fields::new(reply);
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
-        let Booted { frozen_until } = Booted::decode(status, &mut fields)?;
+        let frozen_until = if status == "booted" { fields.natural()? } else { return unknown_status(status) };
         // A caller may read it late, when a later flush was answered for.
         if self.answered.load(Ordering::SeqCst) <= flushes {
             self.frozen_until.store(frozen_until, Ordering::Relaxed);
@@ -99,14 +92,5 @@ impl Boot {
             });
         }
         Ok(())
-    }
-}
-
-impl Decode for Booted {
-    fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
-        match status {
-            "booted" => Ok(Self { frozen_until: fields.natural()? }),
-            _ => unknown_status(status),
-        }
     }
 }

@@ -22,43 +22,27 @@ pub struct Inspect<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
-    /// The holder of a lock, with what follows. Empty when it is free, and for a shared name.
-    pub owner: String,
-    pub holds: u32,
-    pub token: u64,
-    /// When the lock went from free to held, in server time since 1970.
-    pub since: Duration,
-    pub label: String,
-    pub lease_left: Option<Duration>,
+    /// The holder of a lock, or the holders of a shared name that were granted first, in this order.
+    pub holders: Vec<HolderEntry>,
+    /// Their number, with the ones that are not listed.
+    pub holding: u64,
+    /// The weights of all holders together.
+    pub used: u64,
+    /// The limit that is set for all clients. `None` for a lock.
+    pub set_limit: Option<u32>,
     /// Living waiters.
     pub waiters: u64,
     /// How much longer no lock is granted (`strict_restart`).
     pub frozen_for: Option<Duration>,
     pub queue: Vec<QueueEntry>,
-    /// `None` for a lock.
-    pub shared: Option<Shared>,
 }
 
-/// A shared name and its limits.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shared {
-    /// The weights of all holders together.
-    pub used: u64,
-    /// The limit that is set for all clients.
-    pub set_limit: Option<u32>,
-    /// The number of holders, with the ones that are not listed.
-    pub holders: u64,
-    /// The first of them to be granted, in this order.
-    pub named: Vec<HolderEntry>,
-}
-
-/// One holder of a shared name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderEntry {
     pub owner: String,
     pub holds: u32,
     pub token: u64,
-    /// When it was granted, in server time since 1970, as its token says.
+    /// When it was granted, in server time since 1970. Of a shared name its token says that.
     pub since: Duration,
     pub lease_left: Duration,
     pub share: Share,
@@ -71,8 +55,8 @@ pub struct QueueEntry {
     pub ticket: String,
     pub deadline_in: Duration,
     pub label: String,
-    /// The weight that it waits for. Only for shared names.
-    pub share: Option<Share>,
+    /// What it waits for.
+    pub share: Share,
 }
 
 impl Inspect<'_> {
@@ -104,38 +88,36 @@ impl Decode for Inspected {
 
 impl Inspected {
     fn of_lock(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
-        let mut inspected = Self {
+        let holder = HolderEntry {
             owner: fields.text()?.to_owned(),
             holds: fields.small()?,
             token: fields.token()?,
             since: Duration::from_secs(fields.natural()?) + Duration::from_micros(fields.natural()?),
             label: fields.text()?.to_owned(),
-            lease_left: fields.millis_if_any()?,
-            waiters: fields.natural()?,
-            frozen_for: fields.millis_if_any()?,
-            queue: Vec::new(),
-            shared: None,
+            lease_left: fields.millis_if_any()?.unwrap_or_default(),
+            share: Share::LOCK,
         };
+        // Without an owner it is free.
+        let holders: Vec<_> = Some(holder).filter(|holder| !holder.owner.is_empty()).into_iter().collect();
+        let (waiters, frozen_for) = (fields.natural()?, fields.millis_if_any()?);
+        let mut queue = Vec::new();
         // The queue is the rest of the reply. An entry that is cut short is refused as malformed, not dropped.
         while !fields.is_empty() {
-            inspected.queue.push(QueueEntry {
-                ticket: fields.text()?.to_owned(),
-                deadline_in: fields.millis()?,
-                label: fields.text()?.to_owned(),
-                share: None,
-            });
+            let (ticket, deadline_in) = (fields.text()?.to_owned(), fields.millis()?);
+            queue.push(QueueEntry { ticket, deadline_in, label: fields.text()?.to_owned(), share: Share::LOCK });
         }
-        Ok(inspected)
+        let holding = holders.len() as u64;
+        Ok(Self { holders, holding, used: holding, set_limit: None, waiters, frozen_for, queue })
     }
 
     fn of_shared(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
-        let (used, set_limit, holders) = (fields.natural()?, fields.int()?, fields.natural()?);
+        let (used, set_limit, holding) = (fields.natural()?, fields.int()?, fields.natural()?);
         let set_limit = u32::try_from(set_limit).ok();
         let (waiters, frozen_for) = (fields.natural()?, fields.millis_if_any()?);
-        let mut named = Vec::new();
+        let (mut holders, mut queue) = (Vec::new(), Vec::new());
         for _ in 0..fields.natural()? {
             let (owner, holds, token) = (fields.text()?.to_owned(), fields.small()?, fields.token()?);
-            named.push(HolderEntry {
+            holders.push(HolderEntry {
                 owner,
                 holds,
                 token,
@@ -145,14 +127,11 @@ impl Inspected {
                 label: fields.text()?.to_owned(),
             });
         }
-        let mut queue = Vec::new();
         while !fields.is_empty() {
             let (ticket, deadline_in) = (fields.text()?.to_owned(), fields.millis()?);
             let share = Share { weight: fields.small()?, limit: fields.small()? };
-            queue.push(QueueEntry { ticket, deadline_in, label: fields.text()?.to_owned(), share: Some(share) });
+            queue.push(QueueEntry { ticket, deadline_in, label: fields.text()?.to_owned(), share });
         }
-        let shared = Some(Shared { used, set_limit, holders, named });
-        let (owner, label, since) = (String::new(), String::new(), Duration::ZERO);
-        Ok(Self { owner, holds: 0, token: 0, since, label, lease_left: None, waiters, frozen_for, queue, shared })
+        Ok(Self { holders, holding, used, set_limit, waiters, frozen_for, queue })
     }
 }
