@@ -32,13 +32,6 @@ pub enum AnyLock {
     Several(QuorumLock),
 }
 
-/// A name that several may hold at a time, at one server. Several masters have none.
-#[derive(Clone)]
-pub enum AnyShared {
-    One(EngineLock),
-    Several(Arc<str>),
-}
-
 pub enum AnyGuard {
     One(EngineGuard),
     /// Boxed: it is ten times as large.
@@ -63,17 +56,11 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Backend {
-    pub fn lock(&self, name: &str) -> AnyLock {
+    /// A share of this name, used as that kind. Several masters have locks only: see [`AnyLock::at_server`].
+    pub fn lock(&self, kind: Kind, share: Share, name: &str) -> AnyLock {
         match self {
-            Self::One(engine) => AnyLock::One(EngineLock::new(Kind::Lock, Share::LOCK, engine.clone(), name)),
+            Self::One(engine) => AnyLock::One(EngineLock::new(kind, share, engine.clone(), name)),
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
-        }
-    }
-
-    pub fn shared(&self, kind: Kind, share: Share, name: &str) -> AnyShared {
-        match self {
-            Self::One(engine) => AnyShared::One(EngineLock::new(kind, share, engine.clone(), name)),
-            Self::Several(_) => AnyShared::Several(name.into()),
         }
     }
 
@@ -123,34 +110,23 @@ impl AnyLock {
         }
     }
 
+    /// For what several may hold at a time.
+    pub fn at_server(&self) -> Result<&EngineLock, SeveralServers> {
+        match self {
+            Self::One(lock) => Ok(lock),
+            Self::Several(_) => Err(SeveralServers),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        each!(Self, self, lock => lock.name())
+    }
+
     /// The server that this one is, by another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         match self {
             Self::One(_) => None,
             Self::Several(lock) => lock.same_as(server),
-        }
-    }
-}
-
-impl AnyShared {
-    pub fn name(&self) -> &str {
-        match self {
-            Self::One(lock) => lock.name(),
-            Self::Several(name) => name,
-        }
-    }
-
-    pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
-        match self {
-            Self::One(lock) => Self::One(change(lock)),
-            Self::Several(name) => Self::Several(name.clone()),
-        }
-    }
-
-    pub fn at_server(&self) -> Result<&EngineLock, SeveralServers> {
-        match self {
-            Self::One(lock) => Ok(lock),
-            Self::Several(_) => Err(SeveralServers),
         }
     }
 }

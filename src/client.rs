@@ -71,7 +71,7 @@ impl LockClient {
     /// ```
     #[must_use]
     pub fn lock(&self, name: impl AsRef<str>) -> FairLock {
-        FairLock::new(self.backend.lock(name.as_ref()))
+        FairLock::new(self.backend.lock(Kind::Lock, Share::LOCK, name.as_ref()))
     }
 
     /// The semaphore of that name with this number of permits, over all processes: 1 to 1024 bytes of anything. No round trip.
@@ -88,7 +88,7 @@ impl LockClient {
     #[must_use]
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> FairSemaphore {
         let share = Share { weight: 1, limit: permits };
-        FairSemaphore::new(self.backend.shared(Kind::Semaphore, share, name.as_ref()), permits)
+        FairSemaphore::new(self.backend.lock(Kind::Semaphore, share, name.as_ref()), permits)
     }
 
     /// The read-write lock of that name: 1 to 1024 bytes of anything. No round trip.
@@ -104,7 +104,7 @@ impl LockClient {
     /// ```
     #[must_use]
     pub fn rw_lock(&self, name: impl AsRef<str>) -> FairRwLock {
-        let of = |share| self.backend.shared(Kind::RwLock, share, name.as_ref());
+        let of = |share| self.backend.lock(Kind::RwLock, share, name.as_ref());
         FairRwLock::new(of(Share::READER), of(Share::WRITER))
     }
 

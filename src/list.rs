@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::engine::listing::Listing;
 use crate::error::RequestError;
 use crate::lock::FairLock;
+use crate::store::keys::{Kind, Share};
 
 /// The locks that [`LockClient::list`](crate::LockClient::list) finds, as a stream.
 #[must_use = "a stream does nothing unless polled"]
@@ -23,7 +24,7 @@ impl LockList {
         let listing = Listing::new(backend.engines().iter().map(|engine| engine.context.clone()), glob);
         let locks = stream::unfold((backend, listing), |(backend, mut listing)| async move {
             let name = listing.next().await.transpose()?;
-            let lock = name.map(|name| FairLock::new(backend.lock(&name)));
+            let lock = name.map(|name| FairLock::new(backend.lock(Kind::Lock, Share::LOCK, &name)));
             Some((lock, (backend, listing)))
         });
         Self { locks: locks.fuse().boxed() }

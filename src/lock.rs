@@ -189,7 +189,7 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn name(&self) -> &str {
-        each!(AnyLock, &self.lock, lock => lock.name())
+        self.lock.name()
     }
 
     /// Waits for the lock, first come, first served, without a time limit.

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use crate::backend::{AnyHold, AnyShared};
+use crate::backend::{AnyHold, AnyLock};
 use crate::engine::guard::EngineGuard;
 use crate::engine::lock::{EngineLock, LockLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
@@ -53,8 +53,8 @@ use crate::status::{RwLockStatus, WAITERS_SHOWN};
 /// ```
 #[derive(Clone)]
 pub struct FairRwLock {
-    reads: AnyShared,
-    writes: AnyShared,
+    reads: AnyLock,
+    writes: AnyLock,
 }
 
 /// One share of a [`FairRwLock`] beside other readers. It ends with [`unlock`](Self::unlock), or when it is dropped, which
@@ -81,7 +81,7 @@ struct RwGuard {
 }
 
 impl FairRwLock {
-    pub(crate) fn new(reads: AnyShared, writes: AnyShared) -> Self {
+    pub(crate) fn new(reads: AnyLock, writes: AnyLock) -> Self {
         Self { reads, writes }
     }
 
@@ -383,10 +383,6 @@ impl RwGuard {
     fn new(guard: EngineGuard) -> Self {
         Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
     }
-
-    async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.guard.unlock().await
-    }
 }
 
 impl ReadGuard {
@@ -411,7 +407,7 @@ impl ReadGuard {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.0.unlock().await
+        self.0.guard.unlock().await
     }
 
     /// A view of the hold that can be cloned and given to others. No round trip.
@@ -469,7 +465,7 @@ impl WriteGuard {
     /// # Cancel safety
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
-        self.0.unlock().await
+        self.0.guard.unlock().await
     }
 
     /// Goes on as a reader, under the same token, and lets the readers in that are first in line. One round trip. No writer comes in

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use crate::backend::{AnyHold, AnyShared};
+use crate::backend::{AnyHold, AnyLock};
 use crate::engine::guard::EngineGuard;
 use crate::engine::lock::{Caller, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
@@ -50,7 +50,7 @@ use crate::store::keys::Share;
 /// ```
 #[derive(Clone)]
 pub struct FairSemaphore {
-    lock: AnyShared,
+    lock: AnyLock,
     permits: u32,
 }
 
@@ -77,7 +77,7 @@ pub struct Permit {
 }
 
 impl FairSemaphore {
-    pub(crate) fn new(lock: AnyShared, permits: u32) -> Self {
+    pub(crate) fn new(lock: AnyLock, permits: u32) -> Self {
         Self { lock, permits }
     }
 

@@ -67,7 +67,7 @@ impl EngineLock {
         Self { share, terms, ..self.clone() }
     }
 
-    pub fn name(&self) -> &Arc<str> {
+    pub fn name(&self) -> &str {
         &self.name
     }
 

@@ -72,7 +72,7 @@ impl Boot {
         let mut fields = Fields::new(reply);
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
-        let frozen_until = if status == "booted" { fields.natural()? } else { return unknown_status(status) };
+        let frozen_until = decode(status, &mut fields)?;
         // A caller may read it late, when a later flush was answered for.
         if self.answered.load(Ordering::SeqCst) <= flushes {
             self.frozen_until.store(frozen_until, Ordering::Relaxed);
@@ -92,5 +92,13 @@ impl Boot {
             });
         }
         Ok(())
+    }
+}
+
+/// Until when the server grants nothing.
+fn decode(status: &str, fields: &mut Fields<'_>) -> Result<u64, Malformed> {
+    match status {
+        "booted" => fields.natural(),
+        _ => unknown_status(status),
     }
 }
