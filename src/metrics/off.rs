@@ -12,10 +12,9 @@ pub struct MetricsOptions(());
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(());
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LockMetrics(());
 
-#[derive(Debug)]
 pub struct Counted(());
 
 impl Metrics {

@@ -59,7 +59,6 @@ const DESCRIPTIONS: [(Metric, &str, &str); 17] = [
     (Metric::Gauge, "fairlock_servers", "Servers by the state of their connection"),
 ];
 
-#[derive(Debug, Clone, Copy)]
 enum Metric {
     Counter,
     Gauge,
@@ -108,10 +107,9 @@ struct OfClient {
 }
 
 /// The numbers of the locks of one group.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LockMetrics(Arc<OfLock>);
 
-#[derive(Debug)]
 struct OfLock {
     wait: Histogram,
     hold: Histogram,
@@ -136,7 +134,6 @@ fn count(labels: &[&str], counters: &[Counter], label: &str) {
 }
 
 /// Counts one in a gauge until it is dropped.
-#[derive(Debug)]
 pub struct Counted(Gauge);
 
 /// Looks for handles, all with the same labels.

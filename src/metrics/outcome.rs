@@ -1,7 +1,6 @@
 //! The outcomes that are counted apart.
 
 /// How a call ended that got no lock, and was not dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub enum NotAcquired {
     /// Others had it, or were first, and the call was not to wait.

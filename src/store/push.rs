@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::keys::Kind;
 
 /// A push is a hint (P9): a malformed push is dropped, and a poll finds the change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Push<'a> {
     /// `grant <token> <ms that it lasts> <ticket> <lock key>`. A ticket of a shared name has the mark of its kind before
     /// it, as its place has, and goes on without it.

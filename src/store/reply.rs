@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 /// The reply of a script.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScriptReply {
     /// Words with a space between them: the cheapest reply for both sides.
     Text(Vec<u8>),

@@ -58,7 +58,6 @@ pub enum Line {
 }
 
 /// The answer to a command.
-#[derive(Debug, Clone)]
 pub struct Told {
     /// Its texts, without the lists that they are in.
     pub texts: Vec<Vec<u8>>,

@@ -15,14 +15,14 @@ const PROBES_EVERY: Duration = Duration::from_millis(50);
 /// Slots often move one after the other, for minutes.
 const SAID_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Moving {
     /// How many slots are known to move, for the usual case without the mutex.
     count: AtomicUsize,
     known: Mutex<Known>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Known {
     /// For each slot, the node's refusal and when it is asked again. At most as many as there are slots.
     slots: BTreeMap<u16, (Refusal, Instant)>,

@@ -7,7 +7,7 @@ use crate::store::connect_options::Address;
 use crate::store::reply::Malformed;
 
 /// The cluster as one node sees it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub struct View {
     pub ranges: Vec<SlotRange>,
     /// All nodes that it names: masters and replicas.
@@ -54,7 +54,7 @@ impl View {
 }
 
 /// A node's view of itself and the cluster, from CLUSTER INFO.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Health {
     /// The greatest number of a change that it knows of. Each failover raises it, and most moves of slots.
     pub epoch: u64,

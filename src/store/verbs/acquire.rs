@@ -15,7 +15,7 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("acquire", include_str!("../../../lua/acquire.lua"));
 pub static SHARED: Script = Script::shared("shared/acquire", include_str!("../../../lua/shared/acquire.lua"));
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Acquire<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
@@ -27,7 +27,7 @@ pub struct Acquire<'a> {
 }
 
 /// How to handle a lock that is not free.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Mode {
     /// Leave it.
     Try,
@@ -52,7 +52,6 @@ impl Mode {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
     Held {
         token: u64,

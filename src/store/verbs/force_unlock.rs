@@ -11,14 +11,12 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("force_unlock", include_str!("../../../lua/force_unlock.lua"));
 pub static SHARED: Script = Script::shared("shared/force_unlock", include_str!("../../../lua/shared/force_unlock.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct ForceUnlock<'a> {
     pub keys: &'a Keys,
     /// Only a hold under this token is ended. `None`: any. Of a shared name only the hold with this token can be ended.
     pub expected: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForceUnlocked {
     Freed {
         more: bool,

@@ -15,7 +15,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("give", include_str!("../../../lua/give.lua"));
 pub static SHARED: Script = Script::shared("shared/give", include_str!("../../../lua/shared/give.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Give<'a> {
     pub keys: &'a Keys,
     /// The owner that has it.
@@ -32,7 +31,6 @@ pub struct Give<'a> {
     pub terms: &'a str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Gave {
     Given {
         lease_left: Duration,

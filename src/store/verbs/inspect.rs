@@ -13,14 +13,12 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("inspect", include_str!("../../../lua/inspect.lua"));
 pub static SHARED: Script = Script::shared("shared/inspect", include_str!("../../../lua/shared/inspect.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Inspect<'a> {
     pub keys: &'a Keys,
     /// How many waiters to name, and of a shared name how many holders.
     pub most: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspected {
     /// The holder of a lock, or the holders of a shared name that were granted first, in this order.
     pub holders: Vec<HolderEntry>,
@@ -37,7 +35,6 @@ pub struct Inspected {
     pub queue: Vec<QueueEntry>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderEntry {
     pub owner: String,
     pub holds: u32,
@@ -50,7 +47,6 @@ pub struct HolderEntry {
 }
 
 /// One living ticket of the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEntry {
     pub ticket: String,
     pub deadline_in: Duration,

@@ -11,7 +11,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("leave", include_str!("../../../lua/leave.lua"));
 pub static SHARED: Script = Script::shared("shared/leave", include_str!("../../../lua/shared/leave.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Leave<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
@@ -27,7 +26,6 @@ pub struct Leave<'a> {
     pub copies_until: i64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Left {
     Gone {
         more: bool,

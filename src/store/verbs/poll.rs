@@ -14,7 +14,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("poll", include_str!("../../../lua/poll.lua"));
 pub static SHARED: Script = Script::shared("shared/poll", include_str!("../../../lua/shared/poll.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Poll<'a> {
     pub keys: &'a Keys,
     /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
@@ -26,7 +25,6 @@ pub struct Poll<'a> {
     pub tickets: &'a [String],
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Polled {
     /// The lock is free, and a live ticket may wait behind the places that one call reads.
     pub more: bool,
@@ -51,7 +49,6 @@ pub struct Polled {
 }
 
 /// The holder, by the server's answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolledHolder {
     pub owner: String,
     /// The last request of this owner that was served.

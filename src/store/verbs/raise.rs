@@ -10,7 +10,6 @@ use crate::store::script::Script;
 
 pub static SCRIPT: Script = Script::new("raise", include_str!("../../../lua/raise.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Raise<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
@@ -19,7 +18,7 @@ pub struct Raise<'a> {
     pub floor: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum Raised {
     Raised,
     Lost,

@@ -13,7 +13,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("release", include_str!("../../../lua/release.lua"));
 pub static SHARED: Script = Script::shared("shared/release", include_str!("../../../lua/shared/release.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Release<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
@@ -34,7 +33,7 @@ pub struct Release<'a> {
     pub is_handle: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum Released {
     Freed {
         token: u64,

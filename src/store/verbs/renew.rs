@@ -15,7 +15,6 @@ use crate::store::script::Script;
 pub static SCRIPT: Script = Script::new("renew", include_str!("../../../lua/renew.lua"));
 pub static SHARED: Script = Script::shared("shared/renew", include_str!("../../../lua/shared/renew.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct Renew<'a> {
     pub keys: &'a Keys,
     pub owner: &'a str,
@@ -27,7 +26,7 @@ pub struct Renew<'a> {
 }
 
 /// Whether the lease may also get shorter, see renew.lua.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Only {
     Longer,
     /// As long as no request was served after this attempt.
@@ -36,7 +35,6 @@ pub enum Only {
     Extend(u64),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewed {
     Renewed { lease_left: Duration },
     Lost,

@@ -10,7 +10,6 @@ use crate::store::script::Script;
 
 pub static SHARED: Script = Script::shared("shared/set_limit", include_str!("../../../lua/shared/set_limit.lua"));
 
-#[derive(Debug, Clone, Copy)]
 pub struct SetLimit<'a> {
     /// The keys of a semaphore.
     pub keys: &'a Keys,
@@ -18,7 +17,6 @@ pub struct SetLimit<'a> {
     pub limit: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LimitSet {
     Set {
         /// Another call would serve more waiters: poll.
