@@ -1,6 +1,7 @@
 //! The owners that hold or want a lock of this client. It does not know what a hold is.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -44,6 +45,12 @@ pub struct OwnerEntry<H> {
     queueing: AtomicBool,
     /// Weak: guards and releases under way keep a hold alive, the entry does not.
     hold: Mutex<Weak<H>>,
+}
+
+/// The keys of all owners at this lock.
+fn all_at(lock_key: &str) -> RangeInclusive<EntryKey> {
+    let key: Arc<str> = lock_key.into();
+    (key.clone(), 0)..=(key, u64::MAX)
 }
 
 impl<H> OwnerTable<H> {
@@ -102,12 +109,15 @@ impl<H> OwnerTable<H> {
 
     /// The holds of this client's owners at this lock, among the oldest `most` that hold or want it.
     pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
-        let from: EntryKey = (lock_key.into(), 0);
-        let to = (from.0.clone(), u64::MAX);
         // Collected first: dropping the last reference to an entry takes the lock on the table.
         let oldest: Vec<_> =
-            self.entries.lock().range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
+            self.entries.lock().range(all_at(lock_key)).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
         oldest.iter().filter_map(|entry| entry.hold()).collect()
+    }
+
+    /// Whether no more than one owner of this client holds or wants this lock.
+    pub fn has_one_owner(&self, lock_key: &str) -> bool {
+        self.entries.lock().range(all_at(lock_key)).take(2).count() < 2
     }
 
     /// One for which this is true, if there is one. It looks no further than that.

@@ -164,7 +164,9 @@ impl Gathering<'_> {
     pub async fn wait(&self) -> Result<Taken, LockError> {
         let nodes = &self.quorum.nodes;
         // If no other client is known to want it, it is usually free, and one round trip is enough.
-        if self.quorum.is_alone(&self.entry.keys) && !self.quorum.contention.is_likely(&self.entry.keys.name) {
+        if self.quorum.owners.has_one_owner(&self.entry.keys.lock)
+            && !self.quorum.contention.is_likely(&self.entry.keys.name)
+        {
             match self.try_once(false).await? {
                 RoundEnd::Held(taken) => return Ok(taken),
                 RoundEnd::Busy => self.quorum.contention.seen(&self.entry.keys.name),

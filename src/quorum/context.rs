@@ -1,6 +1,6 @@
 //! The shared parts of the clones, locks and guards of one client.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,43 +17,22 @@ use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::owners::OwnerTable;
 use crate::metrics::Metrics;
-use crate::store::keys::Keys;
-use crate::sync::Mutex;
 
 /// Shared by all clones and locks.
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
     /// So that nested calls find the hold that they re-enter (Q11).
     pub owners: Arc<OwnerTable<QuorumHold>>,
-    /// How many calls and guards of this client there are for a name.
-    in_use: Mutex<HashMap<Arc<str>, usize>>,
     /// The locks that others want too.
     pub contention: Contention,
     /// The metrics of its locks. Each node's client has its own, under the name of the node.
     pub metrics: Metrics,
 }
 
-/// One call or guard, see [`Quorum::is_alone`].
-pub struct InUse {
-    quorum: Arc<Quorum>,
-    keys: Arc<Keys>,
-}
-
 impl Quorum {
     pub fn new(nodes: Nodes, metrics: Metrics) -> Arc<Self> {
-        let (nodes, owners, in_use) = (Arc::new(nodes), Arc::new(OwnerTable::new()), Mutex::default());
-        Arc::new(Self { nodes, owners, in_use, contention: Contention::default(), metrics })
-    }
-
-    /// Counts a call or guard.
-    pub fn enter(self: &Arc<Self>, keys: &Arc<Keys>) -> InUse {
-        *self.in_use.lock().entry(keys.lock.clone()).or_default() += 1;
-        InUse { quorum: self.clone(), keys: keys.clone() }
-    }
-
-    /// Whether no other call or guard of this client is about that name.
-    pub fn is_alone(&self, keys: &Keys) -> bool {
-        self.in_use.lock().get(&keys.lock).is_none_or(|count| *count <= 1)
+        let (nodes, owners) = (Arc::new(nodes), Arc::new(OwnerTable::new()));
+        Arc::new(Self { nodes, owners, contention: Contention::default(), metrics })
     }
 
     /// Resolves when no call can be served any longer.
@@ -117,17 +96,5 @@ impl Quorum {
             *counts.entry((hold.entry.keys.lock.clone(), hold.entry.owner.number())).or_insert(0_usize) += 1;
         }
         counts.into_values().filter(|count| *count >= self.nodes.majority()).count()
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        let mut in_use = self.quorum.in_use.lock();
-        if let Some(count) = in_use.get_mut(&self.keys.lock) {
-            *count -= 1;
-            if *count == 0 {
-                in_use.remove(&self.keys.lock);
-            }
-        }
     }
 }

@@ -11,7 +11,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::sleep;
 
 use super::acquire::Taken;
-use super::context::{InUse, Quorum};
+use super::context::Quorum;
 use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
 use crate::engine::detached::ExtendError;
@@ -28,12 +28,11 @@ pub struct QuorumGuard {
     /// `None` while it is being released.
     share: Option<GuardShare>,
     guards: Vec<NodeGuard>,
-    in_use: Option<InUse>,
 }
 
 impl QuorumGuard {
-    pub fn new(quorum: Arc<Quorum>, in_use: InUse, (share, guards): Taken) -> Self {
-        Self { quorum, hold: share.hold().clone(), share: Some(share), guards, in_use: Some(in_use) }
+    pub fn new(quorum: Arc<Quorum>, (share, guards): Taken) -> Self {
+        Self { quorum, hold: share.hold().clone(), share: Some(share), guards }
     }
 
     /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
@@ -110,12 +109,8 @@ impl Drop for QuorumGuard {
         if self.guards.is_empty() {
             return;
         }
-        let releases = self.end();
-        let (quorum, hold, in_use) = (self.quorum.clone(), self.hold.clone(), self.in_use.take());
-        self.quorum.nodes.context.spawn(async move {
-            release(&quorum, &hold, releases).await;
-            drop(in_use);
-        });
+        let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
+        self.quorum.nodes.context.spawn(async move { drop(release(&quorum, &hold, releases).await) });
     }
 }
 

@@ -117,12 +117,11 @@ impl QuorumLock {
         if is_over(limit) {
             return Err(LockError::Unreachable(no_time()));
         }
-        let in_use = self.quorum.enter(&self.keys);
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
         let taken = within(limit, call.as_mut()).await;
         let Some(taken) = taken.unwrap_or_else(|| Err(asking.out_of_time()))? else { return Ok(None) };
-        let mut guard = QuorumGuard::new(self.quorum.clone(), in_use, taken);
+        let mut guard = QuorumGuard::new(self.quorum.clone(), taken);
         if !self.is_part {
             guard.complete();
         }

@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::quorum;
 use crate::seed::Topology;
 use crate::shared;
-use crate::site::{Process, Settings, Site};
+use crate::site::{Fault, Process, Settings, Site};
 use crate::world::{Around, LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
 /// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
@@ -187,53 +187,19 @@ impl Run {
         self.site.processes.push(Process { client, actors: handles });
     }
 
-    /// Waits a little, then causes one fault.
     async fn cause_fault(&mut self) {
-        self.world.sleep_up_to(Duration::from_millis(1500)).await;
-        let victim = self.world.below(self.site.processes.len().max(1) as u64) as usize;
-        if let Some(cluster) = self.site.cluster.clone().filter(|_| self.world.chance(0.4)) {
-            match self.world.below(8) {
-                0 => cluster.hand_over(),
-                _ => drop(tokio::spawn(cluster.move_a_slot())),
-            }
-        }
-        let fault = self.world.below(20);
-        if matches!(fault, 9..12 | 17) && self.site.is_frozen() && self.world.chance(0.8) {
-            return;
-        }
-        if self.world.closes_one() {
-            let world = self.world.clone();
-            self.site.close(victim, move || vec![world.state().checker.last_asked.clone()]);
-        }
-        match fault {
-            0..3 => self.site.pause(self.site.processes.get(victim)),
-            // All processes at once.
-            12 => self.site.pause(&self.site.processes),
-            13 => self.end_runtime(victim),
-            3..6 => self.kill(victim),
-            6..9 => self.site.disconnect(victim),
-            9 => self.restart_server(false).await,
-            10 => self.restart_server(true).await,
-            14 => self.site.silence(victim),
-            15..17 => self.delete_a_key(),
-            17 => self.fail_over().await,
-            18 => self.site.stop_server(),
-            19 => self.site.leave_behind(victim),
-            _ => self.flush().await,
+        let world = self.world.clone();
+        match self.site.next_fault(move || vec![world.state().checker.last_asked.clone()]).await {
+            Fault::NotNow => return,
+            Fault::Caused | Fault::Killed(_) => {}
+            Fault::Restart { loses_data } => self.restart_server(loses_data).await,
+            Fault::DeleteAKey => self.delete_a_key(),
+            Fault::FailOver => self.fail_over().await,
+            Fault::Flush => self.flush().await,
         }
         if self.site.starts_another() {
             self.start_process();
         }
-    }
-
-    fn kill(&mut self, victim: usize) {
-        let killed = self.site.kill(victim);
-        killed.iter().for_each(|id| self.site.cut_off(id, &self.site.nodes));
-    }
-
-    fn end_runtime(&mut self, victim: usize) {
-        let ended = self.site.end_runtime(victim);
-        ended.iter().for_each(|id| self.site.cut_off(id, &self.site.nodes));
     }
 
     /// By hand.

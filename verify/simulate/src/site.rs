@@ -129,8 +129,62 @@ impl Site {
     }
 }
 
+/// The next fault, on one server or a cluster: what a kind of run has a part of its own in.
+pub enum Fault {
+    /// None this time.
+    NotNow,
+    /// It was caused, and there is no such part.
+    Caused,
+    Killed(String),
+    Restart {
+        loses_data: bool,
+    },
+    DeleteAKey,
+    FailOver,
+    Flush,
+}
+
 /// What befalls processes and servers. A victim that is not there has nothing to suffer.
 impl Site {
+    /// Waits a little, then causes one fault. `asked`: see [`close`].
+    pub async fn next_fault(&mut self, asked: impl Fn() -> Vec<Asked> + Send + 'static) -> Fault {
+        self.world.sleep_up_to(Duration::from_millis(1500)).await;
+        let victim = self.world.below(self.processes.len().max(1) as u64) as usize;
+        if let Some(cluster) = self.cluster.clone().filter(|_| self.world.chance(0.4)) {
+            match self.world.below(8) {
+                0 => cluster.hand_over(),
+                _ => drop(tokio::spawn(cluster.move_a_slot())),
+            }
+        }
+        let fault = self.world.below(20);
+        if matches!(fault, 9..12 | 17) && self.is_frozen() && self.world.chance(0.8) {
+            return Fault::NotNow;
+        }
+        if self.world.closes_one() {
+            self.close(victim, asked);
+        }
+        match fault {
+            0..3 => self.pause(self.processes.get(victim)),
+            // All processes at once.
+            12 => self.pause(&self.processes),
+            13 => self.end_runtime(victim).iter().for_each(|id| self.cut_off(id, &self.nodes)),
+            3..6 => {
+                let Some(id) = self.kill(victim) else { return Fault::Caused };
+                self.cut_off(&id, &self.nodes);
+                return Fault::Killed(id);
+            }
+            6..9 => self.disconnect(victim),
+            9 | 10 => return Fault::Restart { loses_data: fault == 10 },
+            14 => self.silence(victim),
+            15..17 => return Fault::DeleteAKey,
+            17 => return Fault::FailOver,
+            18 => self.stop_server(),
+            19 => self.leave_behind(victim),
+            _ => return Fault::Flush,
+        }
+        Fault::Caused
+    }
+
     pub fn pause<'a>(&self, victims: impl IntoIterator<Item = &'a Process>) {
         let world = self.world.clone();
         let victims: Vec<_> = victims.into_iter().map(|victim| victim.client.id().to_owned()).collect();
