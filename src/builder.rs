@@ -763,13 +763,7 @@ async fn connect(
     let (node, outcome) = match server.topology {
         Topology::Single(address) => {
             let location = Arc::new(Location::fixed(address, access));
-            let purpose = Purpose {
-                location,
-                database,
-                keys: ServedKeys::All,
-                is_in_cluster: false,
-                changes: watch::Sender::default(),
-            };
+            let purpose = Purpose { location, database, keys: ServedKeys::All, changes: watch::Sender::default() };
             let node = NetworkNode::new(purpose, options, client, &Handle::current());
             let outcome = node.connect().await;
             (node, outcome)

@@ -26,7 +26,7 @@ pub use crate::engine::release::Unlocked;
 ///
 /// The state of the hold is in [`Held`], which a guard dereferences to: `guard.token()`, `guard.is_valid()`. A guard
 /// cannot be cloned, since two guards for one hold would release it twice. For other code to look at the hold there is
-/// [`held`](Self::held), and `clone` of a guard is the same.
+/// [`held`](Held::held), and `clone` of a guard is the same.
 ///
 /// ```compile_fail,E0308
 /// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
@@ -111,21 +111,6 @@ impl LockGuard {
         self.guard.unlock().await
     }
 
-    /// A view of the hold that can be cloned and given to others. No round trip.
-    ///
-    /// ```
-    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-    /// let guard = client.lock("orders:42").lock().await?;
-    /// let held = guard.held();
-    /// let worker = tokio::spawn(async move { held.is_valid() });
-    /// assert!(worker.await?);
-    /// guard.unlock().await?;
-    /// # Ok(()) }) }
-    /// ```
-    pub fn held(&self) -> Held {
-        Held::clone(self)
-    }
-
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at
     /// once on a force-unlock. No round trip.
     ///
@@ -207,6 +192,22 @@ impl Held {
             Ended::Lost(loss) => loss,
             Ended::Freed | Ended::Detached => std::future::pending().await,
         }
+    }
+
+    /// A view of the hold that can be cloned and given to others. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let guard = client.lock("orders:42").lock().await?;
+    /// let held = guard.held();
+    /// let worker = tokio::spawn(async move { held.is_valid() });
+    /// assert!(worker.await?);
+    /// guard.unlock().await?;
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use]
+    pub fn held(&self) -> Self {
+        self.clone()
     }
 
     /// The fencing token of this hold. It is greater than that of every hold of this lock before it,

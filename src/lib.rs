@@ -142,14 +142,14 @@ mod lock;
 pub mod owner;
 mod rw_lock;
 mod semaphore;
+#[cfg(feature = "serde")]
+mod serialize;
 mod servers;
 #[cfg(feature = "_simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod state;
 mod status;
-#[cfg(feature = "serde")]
-mod wire;
 
 pub use all::{AllGuard, LockAll};
 pub use builder::LockClientBuilder;

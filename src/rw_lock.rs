@@ -410,18 +410,6 @@ impl ReadGuard {
         self.0.guard.unlock().await
     }
 
-    /// A view of the hold that can be cloned and given to others. No round trip.
-    ///
-    /// ```
-    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-    /// let reading = client.rw_lock("document:7").read().await?;
-    /// assert!(reading.held().is_valid());
-    /// # Ok(()) }) }
-    /// ```
-    pub fn held(&self) -> Held {
-        Held::clone(self)
-    }
-
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
     /// [`revoke`](FairRwLock::revoke). No round trip.
     ///
@@ -494,18 +482,6 @@ impl WriteGuard {
     pub async fn downgrade(mut self) -> Result<ReadGuard, Loss> {
         self.0.guard.downgrade().await?;
         Ok(ReadGuard(self.0))
-    }
-
-    /// A view of the hold that can be cloned and given to others. No round trip.
-    ///
-    /// ```
-    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-    /// let writing = client.rw_lock("document:7").write().await?;
-    /// assert!(writing.held().is_valid());
-    /// # Ok(()) }) }
-    /// ```
-    pub fn held(&self) -> Held {
-        Held::clone(self)
     }
 
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a

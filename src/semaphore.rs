@@ -436,20 +436,6 @@ impl Permit {
         self.guard.unlock().await.map(drop)
     }
 
-    /// A view of the hold that can be cloned and given to others. No round trip.
-    ///
-    /// ```
-    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-    /// let permit = client.semaphore("render", 5).acquire().await?;
-    /// let held = permit.held();
-    /// permit.release().await?;
-    /// assert!(!held.is_valid());
-    /// # Ok(()) }) }
-    /// ```
-    pub fn held(&self) -> Held {
-        Held::clone(self)
-    }
-
     /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a
     /// [`revoke`](FairSemaphore::revoke). No round trip.
     ///

@@ -8,8 +8,7 @@ use futures::future::select_all;
 use crate::backend::Backend;
 use crate::error::Cause;
 use crate::quorum::majority;
-use crate::store::server::Line;
-use crate::store::server::Server;
+use crate::store::server::{Line, Server};
 
 /// Whether a client is connected, as far as it knows: a line that was cut a moment ago counts as connected until the next
 /// request or ping finds out.
@@ -34,10 +33,10 @@ pub struct ServerState {
     /// Whether it is connected.
     pub connection: ConnectionState,
     /// How long it has been [`Reconnecting`](ConnectionState::Reconnecting), if it was connected before.
-    #[cfg_attr(feature = "serde", serde(rename = "down_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    #[cfg_attr(feature = "serde", serde(rename = "down_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub down_for: Option<Duration>,
     /// Why it is [`Reconnecting`](ConnectionState::Reconnecting): what the last try has met.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::cause"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::cause"))]
     pub fault: Option<Cause>,
     /// Whether messages from it arrived when it was connected last. A proxy may swallow them: then each hand-over takes up
     /// to a poll interval.

@@ -21,7 +21,7 @@ pub(crate) const WAITERS_SHOWN: u32 = 100;
 #[non_exhaustive]
 pub struct LockStatus {
     /// That instant; of several servers the latest.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub at: SystemTime,
     /// The holder, if any. With several servers the holder on a majority, with the greatest token that one of these
     /// reports: see [`is_known`](Self::is_known).
@@ -34,7 +34,7 @@ pub struct LockStatus {
     /// No lock is granted for this long, although it may be free: the server was started anew or has lost its data,
     /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves, or a
     /// majority of several does.
-    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
     /// The answer of each server, in the order in which they were given to [`connect`](crate::LockClient::connect).
     /// With one server `serde` writes only the fields above.
@@ -50,7 +50,7 @@ pub struct ServerStatus {
     /// The URL of the server, without the password.
     pub address: String,
     /// Its answer, whose own `servers` is empty, or why there is none.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::answer"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::answer"))]
     pub answer: Result<LockStatus, RequestError>,
     /// The server that this one is, by another address; this one is then not counted. Detected with
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart) only.
@@ -76,16 +76,16 @@ pub struct Holder {
     /// The label of its client, or that of the call ([`FairLock::labelled`](crate::FairLock::labelled)).
     pub label: String,
     /// Since when it holds the lock.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub since: SystemTime,
     /// How long that is.
-    #[cfg_attr(feature = "serde", serde(rename = "held_for_ms", serialize_with = "crate::wire::millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "held_for_ms", serialize_with = "crate::serialize::millis"))]
     pub held_for: Duration,
     /// When its lease ends unless it is renewed.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub lease_until: SystemTime,
     /// How long that is.
-    #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::wire::millis"))]
+    #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::serialize::millis"))]
     pub lease_left: Duration,
     /// How many permits of a semaphore it has. 1 for a lock and a reader; a writer has all 1,024 units of a read-write lock.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_usual"))]
@@ -104,7 +104,7 @@ pub struct Waiter {
     /// The label of its client, or that of the call.
     pub label: String,
     /// When it loses its place unless the server hears from its client.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub deadline: SystemTime,
     /// How many permits of a semaphore it waits for. 1 for a lock and a reader; a writer waits for all 1,024 units of a read-write
     /// lock.
@@ -124,7 +124,7 @@ fn is_usual(weight: &u32) -> bool {
 #[non_exhaustive]
 pub struct SemaphoreStatus {
     /// That instant.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub at: SystemTime,
     /// The holders, the first that was served first; at most 100.
     pub holders: Vec<Holder>,
@@ -141,7 +141,7 @@ pub struct SemaphoreStatus {
     /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
     pub waiters: u64,
     /// As [`LockStatus::frozen_for`].
-    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
 }
 
@@ -152,7 +152,7 @@ pub struct SemaphoreStatus {
 #[non_exhaustive]
 pub struct RwLockStatus {
     /// That instant.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::wire::time"))]
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub at: SystemTime,
     /// The writer, if there is one.
     pub writer: Option<Holder>,
@@ -165,7 +165,7 @@ pub struct RwLockStatus {
     /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
     pub waiters: u64,
     /// As [`LockStatus::frozen_for`].
-    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::wire::millis_if_any"))]
+    #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
 }
 

@@ -112,6 +112,10 @@ pub enum ServedKeys {
 }
 
 impl ServedKeys {
+    pub fn is_of_cluster(&self) -> bool {
+        matches!(self, Self::Slots { .. })
+    }
+
     pub fn contains(&self, lock_key: &str) -> bool {
         match self {
             Self::All => true,

@@ -16,6 +16,7 @@ use super::keys::{self, Keys};
 use super::options::Options;
 use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
+use super::verbs::boot::Boot;
 use super::{Priority, Ran, Store};
 
 /// How late a future is polled that does not rest, on a busy machine.
@@ -87,14 +88,14 @@ impl Runner {
 
     /// With `strict_restart`: whether it may have loaded older data since boot.lua was asked.
     pub fn is_boot_due(&self, lock_key: &str) -> bool {
-        self.store.serving(lock_key).is_some_and(Server::is_boot_due)
+        self.store.serving(lock_key).and_then(Server::boot).is_some_and(Boot::is_due)
     }
 
     /// For how much longer it grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
         let server = self.store.serving(lock_key)?;
         // As usual there was no freeze, and the clock need not be read.
-        let frozen_until = Some(server.frozen_until()).filter(|until| *until > 0)?;
+        let frozen_until = server.boot().map(Boot::frozen_until).filter(|until| *until > 0)?;
         let frozen_until = i64::try_from(frozen_until).unwrap_or(i64::MAX);
         let left = frozen_until.saturating_sub(server.clock().at(now()));
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)

@@ -48,8 +48,7 @@ pub async fn connect(
     let named_by: Arc<str> = format!("primary of {service:?}, as its Sentinels say").into();
     let location = Arc::new(Location::unknown(served, named_by, Arc::default()));
     let keys = ServedKeys::All;
-    let purpose =
-        Purpose { location: location.clone(), database, keys, is_in_cluster: false, changes: watch::Sender::default() };
+    let purpose = Purpose { location: location.clone(), database, keys, changes: watch::Sender::default() };
     let node = NetworkNode::new(purpose, options, client, &Handle::current());
     let sentinels = Arc::new(Sentinels::new(service, sentinels, asked, location, options));
     let watch = sentinels.clone();

@@ -10,6 +10,7 @@ use super::call::Call;
 use super::clock::ServerClock;
 use super::error::{Cause, RequestError};
 use super::reply::ScriptReply;
+use super::verbs::boot::Boot;
 
 pub trait Server: Send + Sync + 'static {
     /// Whether a request would be sent at once.
@@ -36,10 +37,8 @@ pub trait Server: Send + Sync + 'static {
     fn down_for(&self) -> Option<Duration>;
     /// Whether messages from it arrive: a proxy may swallow them.
     fn hears(&self) -> bool;
-    /// With `strict_restart`: server time in ms until which it grants nothing, as far as this client knows.
-    fn frozen_until(&self) -> u64;
-    /// With `strict_restart`: whether boot.lua has to be asked before it is known whether it is frozen.
-    fn is_boot_due(&self) -> bool;
+    /// Its freezes, with `strict_restart`.
+    fn boot(&self) -> Option<&Boot>;
     /// With `strict_restart`: two clients with the same one are connected to one server.
     fn server_id(&self) -> Option<String>;
 }

@@ -47,7 +47,7 @@ pub async fn connect(
     let table = Arc::new(Table::new(doubt, move |keys| {
         let location = Location::unknown(seat_access.clone(), named_by.clone(), seat_doubt.clone());
         let (location, changes) = (Arc::new(location), seat_changes.clone());
-        let purpose = Purpose { location, database: 0, keys, is_in_cluster: true, changes };
+        let purpose = Purpose { location, database: 0, keys, changes };
         NetworkNode::new(purpose, &seat_options, &client, &runtime)
     }));
     let mut watch = Watch::new(table.clone(), access, seeds, options.operation_timeout);

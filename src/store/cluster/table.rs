@@ -292,8 +292,7 @@ mod tests {
         let (access, options) = (Access::new(SignIn::default(), None).unwrap(), Options::default());
         Table::new(Arc::default(), move |keys| {
             let location = Arc::new(Location::unknown(access.clone(), "a cluster".into(), Arc::default()));
-            let purpose =
-                Purpose { location, database: 0, keys, is_in_cluster: true, changes: watch::Sender::default() };
+            let purpose = Purpose { location, database: 0, keys, changes: watch::Sender::default() };
             Node::new(purpose, &options, "c", &Handle::current())
         })
     }

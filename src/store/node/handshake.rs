@@ -72,7 +72,7 @@ impl Supervised<NetworkWire> {
         }
         // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
         // it may have led to another server.
-        if self.wire.is_in_cluster {
+        if self.keys.is_of_cluster() {
             self.ask_time(target, &mut io).await?;
             connection.channel_tag = ask_id(target, &mut io).await?;
         } else {
@@ -152,8 +152,8 @@ impl Supervised<NetworkWire> {
             check_version(version)?;
             match mode {
                 Some("sentinel") => Err(ConnectError::Sentinel),
-                Some("cluster") if !self.wire.is_in_cluster => Err(ConnectError::Cluster),
-                Some("standalone") if self.wire.is_in_cluster => {
+                Some("cluster") if !self.keys.is_of_cluster() => Err(ConnectError::Cluster),
+                Some("standalone") if self.keys.is_of_cluster() => {
                     Err(ConnectError::NotCluster { address: target.place.address.to_string() })
                 }
                 _ => Ok(()),

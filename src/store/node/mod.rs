@@ -160,12 +160,8 @@ impl<W: Wire> Server for Node<W> {
         self.inner.wire.hears()
     }
 
-    fn frozen_until(&self) -> u64 {
-        self.inner.boot.as_ref().map_or(0, Boot::frozen_until)
-    }
-
-    fn is_boot_due(&self) -> bool {
-        self.inner.is_boot_due()
+    fn boot(&self) -> Option<&Boot> {
+        self.inner.boot.as_ref()
     }
 
     fn server_id(&self) -> Option<String> {

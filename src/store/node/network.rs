@@ -36,9 +36,8 @@ pub type NetworkNode = Node<NetworkWire>;
 pub struct Purpose {
     pub location: Arc<Location>,
     pub database: u32,
+    /// Those of a slot are of a node of a cluster.
     pub keys: ServedKeys,
-    /// Which kind of server has to be there.
-    pub is_in_cluster: bool,
     /// Those of the client.
     pub changes: watch::Sender<()>,
 }
@@ -46,7 +45,6 @@ pub struct Purpose {
 pub struct NetworkWire {
     pub location: Arc<Location>,
     pub database: u32,
-    pub is_in_cluster: bool,
     pub channel: Channel,
     /// A lock that no client can hold, for the probe.
     pub probe: Keys,
@@ -92,10 +90,10 @@ pub struct Established {
 
 impl Node<NetworkWire> {
     pub fn new(purpose: Purpose, options: &Options, client: &str, runtime: &Handle) -> Self {
-        let Purpose { location, database, keys, is_in_cluster, changes } = purpose;
+        let Purpose { location, database, keys, changes } = purpose;
         let channel = Channel { prefix: keys::channel_prefix(&options.prefix), client: client.to_owned() };
         let more: &[&[&str]] = match database {
-            _ if is_in_cluster => &[&["asking"]],
+            _ if keys.is_of_cluster() => &[&["asking"]],
             0 => &[],
             _ => &[&["select", "0"]],
         };
@@ -104,7 +102,6 @@ impl Node<NetworkWire> {
             rights: rights::question(&options.prefix, &channel.at(""), &verbs::ALL, more, is_strict),
             location,
             database,
-            is_in_cluster,
             channel,
             probe: Keys::new(&options.prefix, ""),
             server_id: Mutex::default(),

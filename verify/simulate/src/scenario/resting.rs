@@ -131,7 +131,7 @@ async fn unlocks_that_rest(world: Arc<World>) {
     let a = stage.caller("A", |it| it).await;
     let given = held(&a, "given", 256).await;
     let kept = held(&a, "kept", 50).await;
-    let watchers: Vec<_> = given.iter().map(LockGuard::held).collect();
+    let watchers: Vec<_> = given.iter().map(|guard| guard.held()).collect();
     step(&stage.world, "A gives 256 locks back, and does not look at the answers");
     let mut unlocks: Vec<_> = given.into_iter().map(|guard| Box::pin(guard.unlock())).collect();
     for unlock in &mut unlocks {
