@@ -128,31 +128,29 @@ impl<W: Wire> Table<W> {
 
     /// A node reports that another one has the slot. Returns that one.
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&Node<W>> {
-        let seat = {
-            let mut seated = self.seated.lock();
-            let seat = self.seat_at(&mut seated, master)?;
-            seated.was_named(seat);
-            self.slots.set(slot, Some(seat));
-            tell(seated);
-            seat
-        };
+        let node = self.named(master, Some(slot))?;
         self.changed.notify_waiters();
         // One slot is seldom alone.
         self.doubt.notify_one();
-        let node = self.seat(seat)?;
         node.inner().link.gained_slots();
         Some(node)
     }
 
     /// The node at an address: for the slots that it is about to get.
     pub fn at(&self, address: &Address) -> Option<&Node<W>> {
-        let seat = {
-            let mut seated = self.seated.lock();
-            let seat = self.seat_at(&mut seated, address)?;
-            seated.was_named(seat);
-            tell(seated);
-            seat
-        };
+        self.named(address, None)
+    }
+
+    /// The node at an address to which another one sends a request, because it has this slot, or is about to get one.
+    fn named(&self, address: &Address, slot: Option<u16>) -> Option<&Node<W>> {
+        let mut seated = self.seated.lock();
+        let seat = self.seat_at(&mut seated, address)?;
+        let master = seated.masters.get_mut(usize::from(seat)).and_then(Option::as_mut);
+        master.into_iter().for_each(|master| master.named = now());
+        if let Some(slot) = slot {
+            self.slots.set(slot, Some(seat));
+        }
+        tell(seated);
         self.seat(seat)
     }
 
@@ -263,14 +261,6 @@ fn tell(mut seated: MutexGuard<'_, Seated>) {
             News::TooMany(address) => {
                 tracing::warn!(target: "fairlock::server", %address, "more masters than a cluster may have: this one is not used");
             }
-        }
-    }
-}
-
-impl Seated {
-    fn was_named(&mut self, seat: u16) {
-        if let Some(Some(master)) = self.masters.get_mut(usize::from(seat)) {
-            master.named = now();
         }
     }
 }
