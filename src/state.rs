@@ -184,7 +184,7 @@ impl StateWatch {
                 self.last = state.clone();
                 return Some(state);
             }
-            // An engine that is dropped is closed first, which is the last change.
+            // The engines live as long as this, so it does not fail.
             let _ = select_all(changes.iter_mut().map(|changes| Box::pin(changes.changed()))).await;
         }
     }

@@ -60,6 +60,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     let handle = Detached {
         kind: hold.entry.keys.kind,
         name: hold.entry.keys.name.clone(),
+        // It is made in the owner's turn.
         owner: String::new(),
         token: hold.token,
         // Whole milliseconds, as the server gets it: the text of the handle has no more either.
