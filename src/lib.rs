@@ -53,52 +53,6 @@
 //!
 //! The [promises](readme#promises) apply where it does fit.
 //!
-//! # Recipes
-//!
-//! Nested locking through functions that do not know of each other:
-//!
-//! ```no_run
-//! # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
-//! let account = client.lock("account:7");
-//! let inner = account.clone();
-//! account
-//!     .with(|_| async move {
-//!         // The same owner: this re-enters and does not wait for itself.
-//!         let _guard = inner.lock().await?;
-//!         Ok::<_, fairlock::LockError>(())
-//!     })
-//!     .await??;
-//! # Ok(()) }
-//! ```
-//!
-//! Stop the work when the lock is lost, and let the resource refuse old tokens:
-//!
-//! ```no_run
-//! # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
-//! let guard = client.lock("report").lock().await?;
-//! tokio::select! {
-//!     () = write_report(guard.token()) => { guard.unlock().await?; }
-//!     loss = guard.lost() => eprintln!("stopped: {loss}"),
-//! }
-//! # Ok(()) }
-//! # async fn write_report(token: u64) {}
-//! ```
-//!
-//! A process can be paused between a check and the write after it, so a check alone is not enough: see
-//! [fencing](guide#fencing).
-//!
-//! A fixed lease, for work that may hang, and a limit on the wait:
-//!
-//! ```no_run
-//! # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
-//! use std::time::Duration;
-//!
-//! let lock = client.lock("nightly").with_lease(Duration::from_secs(600));
-//! let Ok(guard) = lock.lock_timeout(Duration::from_secs(5)).await else { return Ok(()) };
-//! # drop(guard);
-//! # Ok(()) }
-//! ```
-//!
 //! # Features
 //!
 //! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the provider that the
