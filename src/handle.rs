@@ -224,7 +224,8 @@ pub enum DetachError<G = LockGuard> {
     },
     /// The server may have served it. If it has, the handle holds the lock or the permits. If not, the client releases them. Use the
     /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) show which it was, and
-    /// [`release`](LockClient::release) leaves nothing behind either way.
+    /// [`release`](LockClient::release) leaves nothing behind either way. As long as the request may still be served, for an
+    /// operation time-out at most, they ask again, and say that they do not know when their time is over.
     #[error("no answer to the detach: {cause}; the handle has the hold, or it is given back")]
     #[non_exhaustive]
     Unanswered {

@@ -343,6 +343,8 @@ enum Tried {
     Over(Result<Asked, LockError>),
     /// The same request will get further.
     AtOnce,
+    /// The same after a pause. Our estimate of the server's clock was off, and this answer has corrected it; or see
+    /// [`Detached::is_undecided`].
     Late,
 }
 
@@ -367,7 +369,6 @@ impl<'a> Attempt<'a> {
             match self.ask_once().await {
                 Ok(Tried::Over(asked)) => return asked,
                 Ok(Tried::AtOnce) => {}
-                // Our estimate of the server's clock was off; this answer has corrected it.
                 Ok(Tried::Late) => self.request.pause(&mut backoff).await,
                 Err(error) => {
                     // A script that failed half-way may have left anything behind.
@@ -454,17 +455,22 @@ impl<'a> Attempt<'a> {
         let (from, to) = (&*detached.owner, &*entry.owner_id);
         let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
         let answer = give.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
-        if !matches!(answer.body, Gave::Late) {
-            entry.last_error.answered();
+        let is_final = match answer.body {
+            Gave::Given { .. } => true,
+            Gave::Lost => !detached.is_undecided(answer.server_ms),
+            Gave::Late => false,
+        };
+        if !is_final {
+            return Ok(Tried::Late);
         }
+        entry.last_error.answered();
         Ok(match answer.body {
             Gave::Given { lease_left, weight } => {
                 self.share.weight = weight.max(self.share.weight);
                 let hold = self.hold_answered(token, answer.sent, lease_left).await;
                 Tried::Over(hold.map(Asked::Held).ok_or(LockError::Lost))
             }
-            Gave::Lost => Tried::Over(Err(LockError::Lost)),
-            Gave::Late => Tried::Late,
+            Gave::Lost | Gave::Late => Tried::Over(Err(LockError::Lost)),
         })
     }
 

@@ -33,6 +33,12 @@ impl Detached {
             && (1..=LONGEST_NAME).contains(&self.name.len())
             && (0..=LATEST).contains(&self.copies_until)
     }
+
+    /// R16: whether a copy of the detach may still be served after an answer of that server time, which has found nothing. 0: the name
+    /// is of another kind, which no copy changes.
+    pub fn is_undecided(&self, server_ms: i64) -> bool {
+        (1..=self.copies_until).contains(&server_ms)
+    }
 }
 
 /// Why [`LockGuard::extend`](crate::LockGuard::extend) did not set a new lease. The guard has the lease that it had.

@@ -163,7 +163,7 @@ impl Detaching {
             return self.refused(DetachRefusal::Request(error));
         }
         let hold = self.hold.clone();
-        self.handle.copies_until = copies_until.max(hold.context().runner.not_after(&hold.entry.keys.lock));
+        self.handle.copies_until = copies_until;
         let handle = self.handle.clone();
         let (leave, _) = self.end();
         // If no copy is served any more, the owner's hold would not be renewed.
@@ -292,14 +292,16 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
     let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
     let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
-        match context.ask(renew.run(&context.runner, Some(limit))).await {
-            Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
-            Err(error) => {
-                may_have_run |= error.may_have_run();
-                if !may_try_again(&error, &mut backoff, limit).await {
-                    return Err(error.of_call(may_have_run));
-                }
+        let error = match context.ask(renew.run(&context.runner, Some(limit))).await {
+            Ok(Answer { body: Renewed::Lost, server_ms, .. }) if handle.is_undecided(server_ms) => {
+                RequestError::Unanswered(Arc::new(Fault::Undecided))
             }
+            Ok(answer) => return Ok(matches!(answer.body, Renewed::Renewed { .. })),
+            Err(error) => error,
+        };
+        may_have_run |= error.may_have_run();
+        if !may_try_again(&error, &mut backoff, limit).await {
+            return Err(error.of_call(may_have_run));
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The owners that hold or want a lock of this client. It does not know what a hold is.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -18,6 +17,9 @@ use crate::store::error::{Cause, Fault};
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
+
+/// A look at more owners of one lock would cost each of many calls more than it saves.
+const LOOKED_AT: usize = 16;
 
 /// Lock key and owner number.
 type EntryKey = (Arc<str>, u64);
@@ -45,12 +47,6 @@ pub struct OwnerEntry<H> {
     queueing: AtomicBool,
     /// Weak: guards and releases under way keep a hold alive, the entry does not.
     hold: Mutex<Weak<H>>,
-}
-
-/// The keys of all owners at this lock.
-fn all_at(lock_key: &str) -> RangeInclusive<EntryKey> {
-    let key: Arc<str> = lock_key.into();
-    (key.clone(), 0)..=(key, u64::MAX)
 }
 
 impl<H> OwnerTable<H> {
@@ -109,15 +105,22 @@ impl<H> OwnerTable<H> {
 
     /// The holds of this client's owners at this lock, among the oldest `most` that hold or want it.
     pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
-        // Collected first: dropping the last reference to an entry takes the lock on the table.
-        let oldest: Vec<_> =
-            self.entries.lock().range(all_at(lock_key)).take(most).filter_map(|(_, entry)| entry.upgrade()).collect();
-        oldest.iter().filter_map(|entry| entry.hold()).collect()
+        self.oldest_at(lock_key, most).iter().filter_map(|entry| entry.hold()).collect()
     }
 
-    /// Whether no more than one owner of this client holds or wants this lock.
-    pub fn has_one_owner(&self, lock_key: &str) -> bool {
-        self.entries.lock().range(all_at(lock_key)).take(2).count() < 2
+    /// Whether no more than one owner of this client holds or wants this lock. `is_held`: who looks at a hold may keep it for long
+    /// after its end.
+    pub fn has_one_owner(&self, lock_key: &str, is_held: impl Fn(&H) -> bool) -> bool {
+        let in_use = |entry: &&Arc<OwnerEntry<H>>| entry.hold().is_none_or(|hold| is_held(&hold));
+        let oldest = self.oldest_at(lock_key, LOOKED_AT);
+        oldest.len() < LOOKED_AT && oldest.iter().filter(in_use).count() < 2
+    }
+
+    fn oldest_at(&self, lock_key: &str, most: usize) -> Vec<Arc<OwnerEntry<H>>> {
+        let from: EntryKey = (lock_key.into(), 0);
+        let to = (from.0.clone(), u64::MAX);
+        // Collected: dropping the last reference to an entry takes the lock on the table.
+        self.entries.lock().range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect()
     }
 
     /// One for which this is true, if there is one. It looks no further than that.

@@ -164,7 +164,7 @@ impl Gathering<'_> {
     pub async fn wait(&self) -> Result<Taken, LockError> {
         let nodes = &self.quorum.nodes;
         // If no other client is known to want it, it is usually free, and one round trip is enough.
-        if self.quorum.owners.has_one_owner(&self.entry.keys.lock)
+        if self.quorum.owners.has_one_owner(&self.entry.keys.lock, |hold| hold.ended().is_none())
             && !self.quorum.contention.is_likely(&self.entry.keys.name)
         {
             match self.try_once(false).await? {

@@ -557,7 +557,10 @@ pub enum Fault {
     /// A call had no time left when it began.
     #[error("the time of the call was over before a request was sent")]
     NoTime,
-    /// Nor has it failed.
+    /// A handle holds nothing, and may do so yet.
+    #[error("the detach of this handle had no answer, and may still be served")]
+    Undecided,
+    /// A request has neither an answer nor an error.
     #[error("the request has no answer yet")]
     NoAnswerYet,
     /// A request had no answer within its time.

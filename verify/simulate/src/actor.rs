@@ -14,7 +14,7 @@ use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
 
 use crate::checker::{Claim, Cost};
-use crate::keys::key_of;
+use crate::keys::{key_of, owner_in};
 use crate::world::{LONGEST_LEASE, World};
 
 /// One caller in one process. It lives as long as the process.
@@ -306,7 +306,7 @@ impl Actor {
                 self.end(lock, token);
                 let _ = guard.unlock().await;
             }
-            Err(error) => self.check_attach(&error, begun, false),
+            Err(error) => self.check_attach(handle, &error, begun, false),
         }
     }
 
@@ -319,11 +319,21 @@ impl Actor {
         self.add(self.claim(lock, guard.held(), None));
     }
 
-    fn check_attach(&self, error: &AttachError, begun: Duration, rested: bool) {
+    /// The nodes of a cluster have clocks that differ: a copy that is late for one of them is not for another.
+    fn is_lost(&self, handle: &HoldHandle) {
+        if self.world.nodes() == 1 {
+            self.world.state().checker.handle_is_lost(&key_of(handle.name()), owner_in(&handle.to_string()));
+        }
+    }
+
+    fn check_attach(&self, handle: &HoldHandle, error: &AttachError, begun: Duration, rested: bool) {
         self.note("attaches nothing", || error.to_string());
         let expected = match error {
             // Its lease may be over, or the detach had no answer.
-            AttachError::Handle(HandleError::Lost) => true,
+            AttachError::Handle(HandleError::Lost) => {
+                self.is_lost(handle);
+                true
+            }
             AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
             AttachError::Handle(HandleError::Request(RequestError::Closed)) | AttachError::Unreachable(_)
                 if self.is_closed() =>
@@ -622,6 +632,9 @@ impl Section<'_> {
         if world.of_handle(3) == 0 {
             let extended = actor.client.extend(&handle, lease).await;
             actor.note("extends by a handle", || format!("{token}: {extended:?}"));
+            if matches!(extended, Err(HandleError::Lost)) {
+                actor.is_lost(&handle);
+            }
         }
         let calm = world.state().calm;
         match world.of_handle(if calm { 6 } else { 8 }) {
@@ -693,7 +706,7 @@ impl Section<'_> {
                 (self.fixed, self.safe) = (None, None);
                 self.guards.push(guard);
             }
-            Err(error) => actor.check_attach(&error, begun, rested),
+            Err(error) => actor.check_attach(handle, &error, begun, rested),
         }
     }
 

@@ -214,6 +214,8 @@ pub struct Checker {
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
     pub last_asked: Asked,
+    /// Owners of handles of which a call has said that they have nothing, with their locks. Until the server has lost data.
+    lost_handles: BTreeSet<(String, String)>,
     /// A failover has lost the last change of their counts.
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
@@ -402,6 +404,7 @@ impl Checker {
     }
 
     fn all_are_replaced(&mut self, node: usize, now: i64) {
+        self.lost_handles.clear();
         let keys: Vec<_> = self.there.keys().filter(|key| self.node_of(key) == node).cloned().collect();
         keys.iter().for_each(|key| self.is_replaced(key, now));
     }
@@ -433,6 +436,11 @@ impl Checker {
     }
 
     /// The server lost all its data.
+    /// R16: a call has said that this handle holds nothing.
+    pub fn handle_is_lost(&mut self, key: &str, owner: String) {
+        self.lost_handles.insert((key.to_owned(), owner));
+    }
+
     pub fn flushed(&mut self, strict: bool, node: usize, at: i64) {
         let now = self.now;
         self.all_are_replaced(node, at);
@@ -927,6 +935,9 @@ impl Checker {
             "renew" => self.renewed(key, ran, reply),
             "give" if status == "given" => {
                 let (to, left) = (ran.args.get(5).cloned().unwrap_or_default(), number::<i64>(reply, 4));
+                if self.lost_handles.contains(&(key.to_owned(), to.clone())) {
+                    self.report("R16", format!("{key}: {to} was said to have nothing, and got it"));
+                }
                 let until = self.now(ran) + left;
                 if let Some(holder) = &mut self.lock(key).holder {
                     (holder.owner, holder.until) = (to, until);

@@ -62,6 +62,13 @@ pub fn is_of_a_handle(owner: &str) -> bool {
     client_of(owner).contains('-') && owner.ends_with(":0")
 }
 
+/// The owner in the text of a handle: `fairlock1_<prefix>_<name>_<owner>_…`, of which these are in hex.
+pub fn owner_in(handle: &str) -> String {
+    let hex = handle.split('_').nth(3).unwrap_or_default();
+    let digits: Vec<_> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks_exact(2).filter_map(|pair| char::from_u32(16 * pair[0] + pair[1])).collect()
+}
+
 pub fn ticket_of(place: &str) -> &str {
     place.split_once('/').map_or(place, |(ticket, _)| ticket)
 }

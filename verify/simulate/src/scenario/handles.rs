@@ -18,6 +18,17 @@ pub const ALL: &[Scenario] = &[
         play: |world| Box::pin(a_detach_that_comes_after_its_handle_was_released(world)),
     },
     Scenario {
+        name: "a-detach-that-comes-after-an-attach",
+        about: "A detach has no answer. Its caller attaches the handle, which holds nothing yet, and then the detach is served: it is no \
+                loss, and the lock would be held by nobody for ten minutes (R16, P5).",
+        play: |world| Box::pin(a_detach_that_comes_after_an_attach(world)),
+    },
+    Scenario {
+        name: "a-detach-that-comes-after-an-extend",
+        about: "The same for an extend by the handle (R16).",
+        play: |world| Box::pin(a_detach_that_comes_after_an_extend(world)),
+    },
+    Scenario {
         name: "a-detach-that-was-never-served",
         about: "A detach has no answer and was not served. Nobody renews what its owner has, and nobody else has it: it is given back, \
                 long before its lease of ten minutes is over (P5).",
@@ -104,20 +115,48 @@ fn is_lost<T>(outcome: &Result<T, AttachError>) -> bool {
     matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
 }
 
+/// A detach without an answer, which is served 150 ms later.
+async fn detaches_late(stage: &Stage, a: &mut Caller) -> Option<HoldHandle> {
+    // Then it takes the server's clock to be ahead by this, and its next requests may be served for so much longer (R2).
+    a.next("acquire", Fate::RequestTakes(ms(300)));
+    a.gets_the_lock().await;
+    // Its leave is late as well: otherwise that would end what the detach is about.
+    a.next("give", Fate::RequestTakes(ms(650)));
+    a.next("leave", Fate::RequestTakes(ms(3000)));
+    let (handle, answered) = a.detaches(stage).await?;
+    stage.expect(!answered, "the detach has no answer");
+    Some(handle)
+}
+
 async fn a_detach_that_comes_after_its_handle_was_released(world: Arc<World>) {
     let stage = Stage::new(world);
     let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    a.gets_the_lock().await;
-    // Its leave is late as well: otherwise that would end what the detach is about.
-    a.next("give", Fate::RequestTakes(ms(700)));
-    a.next("leave", Fate::RequestTakes(ms(3000)));
-    let client = b.client.clone();
-    let Some((handle, answered)) = a.detaches(&stage).await else { return };
-    if !answered {
-        let _ = client.release(&handle).await;
-    }
+    let Some(handle) = detaches_late(&stage, &mut a).await else { return };
+    let _ = b.client.release(&handle).await;
     stage.passes(ms(2000)).await;
     b.gets_the_lock().await;
+    stage.ends([a, b]).await;
+}
+
+async fn a_detach_that_comes_after_an_attach(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let Some(handle) = detaches_late(&stage, &mut a).await else { return };
+    let attached = b.attaches(&handle).await;
+    stage.expect(attached.is_ok(), "B attaches it");
+    stage.passes(ms(10_000)).await;
+    b.still_has_the_lock();
+    stage.ends([a, b]).await;
+}
+
+async fn a_detach_that_comes_after_an_extend(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    let Some(handle) = detaches_late(&stage, &mut a).await else { return };
+    let extended = b.client.extend(&handle, LEASE).await;
+    stage.expect(extended.is_ok(), "B extends it");
+    let released = b.client.release(&handle).await;
+    stage.expect(released.is_ok(), "B releases it");
     stage.ends([a, b]).await;
 }
 

@@ -97,6 +97,8 @@ pub struct SharedChecker {
     unclaimed: BTreeMap<Hold, Duration>,
     /// Name and owner of handles that an actor has or may find.
     in_use: BTreeSet<(String, String)>,
+    /// The same of which a call has said that they hold nothing. Until the server has lost data.
+    lost_handles: BTreeSet<(String, String)>,
     /// The seq up to which an owner has left, and nothing is given to it any more (R3).
     left: BTreeMap<(String, String), u64>,
     /// A server took over that is behind by a give: another owner has it there.
@@ -168,6 +170,7 @@ impl SharedChecker {
 
     /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
     pub fn lost_data(&mut self, node: usize, now: &Now) {
+        self.lost_handles.clear();
         let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
         let held = self
             .names
@@ -264,6 +267,11 @@ impl SharedChecker {
     /// An actor has this handle.
     pub fn is_in_use(&mut self, name: &str, owner: &str) {
         self.in_use.insert((name.to_owned(), owner.to_owned()));
+    }
+
+    /// R16: a call has said that this handle holds nothing.
+    pub fn handle_is_lost(&mut self, name: &str, owner: &str) {
+        self.lost_handles.insert((name.to_owned(), owner.to_owned()));
     }
 
     /// It has been attached or released, so its owner has nothing.
@@ -535,6 +543,9 @@ impl SharedChecker {
                         return self
                             .violated("R16", format!("{name}: {from} has given {token}, which it did not have"));
                     };
+                    if self.lost_handles.contains(&(name.to_owned(), to.clone())) {
+                        self.violated("R16", format!("{name}: {to} was said to have nothing, and got {token}"));
+                    }
                     let ends = server_ms + number(7) as i64;
                     expected.insert(to.clone(), Record { holds: 1, attempt, ends, ..given });
                     if self.left.get(&(name.to_owned(), to.clone())).is_some_and(|left| *left >= attempt) {

@@ -7,13 +7,7 @@ use tokio::time::timeout;
 
 use super::actor::Actor;
 use super::posted::Posted;
-
-/// The owner is inside of the text: `fairlock1_<prefix>_<name>_<owner>_…`, of which these are in hex.
-fn owner_in(text: &str) -> String {
-    let hex = text.split('_').nth(3).unwrap_or_default();
-    let digits: Vec<_> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
-    digits.chunks_exact(2).filter_map(|pair| char::from_u32(16 * pair[0] + pair[1])).collect()
-}
+use crate::keys::owner_in;
 
 impl Actor {
     /// Gives the permits to a handle. Returns them, if nothing has happened. `weight`: what they are, and whether the server knows it.
@@ -174,6 +168,9 @@ impl Actor {
         let expected = match error {
             // The lease is over, or somebody else has used it, or it has never had anything.
             HandleError::Lost => {
+                if self.world().nodes() == 1 {
+                    self.trial.checker().handle_is_lost(&posted.name, &posted.owner);
+                }
                 posted.lasts_until < self.world().elapsed() || !self.must_be_held(&posted.name, posted.token)
             }
             HandleError::Request(RequestError::Closed) => self.is_closed(),
