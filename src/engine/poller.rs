@@ -174,6 +174,7 @@ impl Poller {
     async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Option<Instant> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
         let context = self.context();
+        let waiting = || round.waiters.iter().filter(|waiter| !waiter.is_over());
         match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
             Ok(answer) => {
                 let polled = &answer.body;
@@ -181,7 +182,7 @@ impl Poller {
                 tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued::new(answer.sent, now(), polled.floor));
                 let holders: BTreeSet<_> = self.ours(polled).map(|holder| holder.attempt).collect();
-                round.waiters.iter().for_each(|waiter| waiter.last_error.polled(holders.contains(&waiter.seq)));
+                waiting().for_each(|waiter| waiter.last_error.polled(holders.contains(&waiter.seq)));
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
                 let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(keys, round, &answer));
@@ -191,7 +192,7 @@ impl Poller {
                 Some(if doubtful || polled.more { now() } else { self.next_after(&answer) })
             }
             Err(error) => {
-                round.waiters.iter().for_each(|waiter| waiter.failed(error.clone()));
+                waiting().for_each(|waiter| waiter.failed(error.clone()));
                 // The evidence of this poll is lost.
                 self.waiters.doubt(&keys.lock);
                 None

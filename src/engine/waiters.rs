@@ -93,6 +93,8 @@ pub struct WaiterState {
     is_claimed: bool,
     /// It was passed over: the engine has left for it.
     is_passed_over: bool,
+    /// Its attempt has ended. A round that is under way may know it yet.
+    is_over: bool,
     /// `close` has left for it, which covers all copies up to this server time.
     withdrawn: Option<NonZero<i64>>,
 }
@@ -378,6 +380,11 @@ impl Waiter {
         !(state.is_offered || state.is_claimed || state.is_passed_over)
     }
 
+    /// Its owner may have another request under way, about which no poll for this one says anything.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().is_over
+    }
+
     /// Its request must not be sent once more (R3).
     pub fn is_passed_over(&self) -> bool {
         self.state.lock().is_passed_over
@@ -588,6 +595,7 @@ impl Waiters {
         // Whatever its requests came to.
         self.heard(&waiter.keys.lock);
         self.waiters.lock().remove(&waiter.seq);
+        waiter.state.lock().is_over = true;
         if let Some(queue) = self.queues.lock().get_mut(&waiter.keys.lock) {
             queue.waiters.remove(&waiter.seq);
             // The poller removes the queue. Otherwise the next waiter would start a second one beside

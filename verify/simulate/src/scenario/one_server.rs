@@ -3,14 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::LockClientBuilder;
+use fairlock::{LockClientBuilder, LockError};
 use tokio::time::Instant;
 
 use super::Scenario;
-use super::stage::{Stage, ms};
+use super::stage::{NAME, Stage, ms};
 use crate::world::{Fate, PUSH, World};
 
 pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "a-poll-of-a-wait-that-is-over",
+        about: "The answer to a poll is late, and the wait that it was for is over. Meanwhile its owner has another call, which waits for \
+                a release without an answer: that poll does not say that others have the lock (decision 42).",
+        play: |world| Box::pin(a_poll_of_a_wait_that_is_over(world)),
+    },
     Scenario {
         name: "a-place-that-comes-back-to-a-closed-client",
         about: "A failover brings back the place of a client that has closed meanwhile. Nobody is there who could give a \
@@ -544,4 +550,26 @@ async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
     w.gives_it_back().await;
     b.gets_the_lock().await;
     stage.ends([a, w, b]).await;
+}
+
+async fn a_poll_of_a_wait_that_is_over(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
+    // As long as somebody looks at what it had, all its calls are those of one entry.
+    a.gets_the_lock().await;
+    let _held = a.watches_its_hold();
+    a.gives_it_back().await;
+    b.gets_the_lock().await;
+    a.begins_to_wait().await;
+    a.next("poll", Fate::ReplyTakes(ms(100)));
+    stage.passes(ms(510)).await;
+    stage.has_met_all("a poll is under way");
+    a.gives_up().await;
+    b.gives_it_back().await;
+    a.gets_the_lock().await;
+    a.next("release", Fate::RequestTakes(ms(450)));
+    drop(a.takes_its_guard());
+    let asked = a.in_scope(async { a.client.lock(NAME).lock_timeout(ms(200)).await }).await;
+    stage.expect(matches!(asked, Err(LockError::Unreachable(_))), "A does not hear that others have the lock");
+    stage.ends([a, b]).await;
 }
