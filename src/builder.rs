@@ -25,7 +25,6 @@ use crate::quorum::majority;
 use crate::quorum::nodes::Nodes;
 use crate::servers::{IntoServers, IntoUrls};
 #[cfg(feature = "_simulation")]
-#[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
 use crate::store::dial::Access;

@@ -257,11 +257,11 @@ impl Holder {
 impl SemaphoreStatus {
     pub(crate) fn new(answer: Answer<Inspected>) -> Self {
         let at = instant(&answer);
-        let Inspected { holders, holding, used, set_limit, waiters: waiting, frozen_for, queue } = answer.body;
+        let Inspected { holders, holding, used, set_limit: set_permits, waiters: waiting, frozen_for, queue } =
+            answer.body;
         let shares = holders.iter().map(|holder| holder.share).chain(queue.iter().map(|entry| entry.share));
         let named_permits = BTreeSet::from_iter(shares.map(|share| share.limit)).into_iter().collect();
         let (holders, queue) = (holders.into_iter().map(|entry| Holder::new(at, entry)).collect(), waiters(at, queue));
-        let set_permits = set_limit;
         Self { at, holders, holding, used, set_permits, named_permits, queue, waiters: waiting, frozen_for }
     }
 }

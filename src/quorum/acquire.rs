@@ -481,7 +481,7 @@ impl Gathering<'_> {
             // Each is a new hold, which is a part of nothing else.
             let _ = node.hold.at_end.set(Box::new(move || whole.upgrade().into_iter().for_each(|whole| whole.look())));
         }
-        // A hold that ended before that line has told nobody.
+        // A part that ended before its `at_end` was set has called nothing.
         hold.look();
         self.entry.set_hold(&hold);
         Ok(RoundEnd::Held((GuardShare::first(hold), counting)))

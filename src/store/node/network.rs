@@ -36,7 +36,7 @@ pub type NetworkNode = Node<NetworkWire>;
 pub struct Purpose {
     pub location: Arc<Location>,
     pub database: u32,
-    /// By slots, if the server is a node of a cluster.
+    /// Those of its slots, if the server is a node of a cluster.
     pub keys: ServedKeys,
     /// Those of the client.
     pub changes: watch::Sender<()>,

@@ -435,12 +435,12 @@ impl Checker {
         }
     }
 
-    /// The server lost all its data.
     /// R16: a call has said that this handle holds nothing.
     pub fn handle_is_lost(&mut self, key: &str, owner: String) {
         self.lost_handles.insert((key.to_owned(), owner));
     }
 
+    /// The server lost all its data.
     pub fn flushed(&mut self, strict: bool, node: usize, at: i64) {
         let now = self.now;
         self.all_are_replaced(node, at);

@@ -187,6 +187,7 @@ impl Run {
         self.site.processes.push(Process { client, actors: handles });
     }
 
+    /// Waits a little, then causes one fault.
     async fn cause_fault(&mut self) {
         let world = self.world.clone();
         match self.site.next_fault(move || vec![world.state().checker.last_asked.clone()]).await {

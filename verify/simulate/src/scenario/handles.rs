@@ -117,7 +117,7 @@ fn is_lost<T>(outcome: &Result<T, AttachError>) -> bool {
 
 /// A detach without an answer, which is served 150 ms later.
 async fn detaches_late(stage: &Stage, a: &mut Caller) -> Option<HoldHandle> {
-    // Then it takes the server's clock to be ahead by this, and its next requests may be served for so much longer (R2).
+    // This slow request puts its estimate of the server's clock 300 ms ahead, so its next requests may be served 300 ms later (R2).
     a.next("acquire", Fate::RequestTakes(ms(300)));
     a.gets_the_lock().await;
     // Its leave is late as well: otherwise that would end what the detach is about.

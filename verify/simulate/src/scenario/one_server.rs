@@ -555,7 +555,7 @@ async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
 async fn a_poll_of_a_wait_that_is_over(world: Arc<World>) {
     let stage = Stage::new(world);
     let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    // As long as somebody looks at what it had, all its calls are those of one entry.
+    // A hold that somebody still watches keeps the entry of its owner: the later calls find it.
     a.gets_the_lock().await;
     let _held = a.watches_its_hold();
     a.gives_it_back().await;
