@@ -47,7 +47,8 @@ const FEWEST: usize = 3;
 
 impl LockClient {
     /// Connects to one server, or to a majority of several, with the default options; see [`LockClientBuilder::connect`]. Takes
-    /// at most twice the operation time-out, three times for Sentinels, clusters and several servers.
+    /// at most twice the operation time-out, three times for Sentinels, clusters and several servers, and longer where a host name
+    /// has to be looked up.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -184,7 +185,8 @@ impl LockClientBuilder {
     }
 
     /// How long one request may take, waiting for a connection included. Defaults to 2 s. To connect takes three round trips
-    /// or more within one such time: over a slow link choose four of them at least, or the client never comes back.
+    /// or more within one such time: over a slow link choose four of them at least, or the client never comes back. Before that, a
+    /// host name has one such time to be looked up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -471,8 +473,9 @@ impl LockClientBuilder {
     /// several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoUrls`] for what may name them.
     ///
     /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
-    /// servers; with a cluster half a second more for each master that does not answer. From then on the client keeps the
-    /// connection alive.
+    /// servers; with a cluster half a second more for each master that does not answer. Looking up a host name takes at most one
+    /// operation time-out more; with Sentinels and clusters two, since the addresses that they name may be host names too. From
+    /// then on the client keeps the connection alive, and follows a host name that moves to another server.
     ///
     /// # Several servers
     /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
@@ -495,7 +498,7 @@ impl LockClientBuilder {
     ///
     /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
     /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
-    /// refused; without `strict_restart` that is detected only if they are alike.
+    /// refused; if the user may not ask for INFO, that is detected only if they are alike.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.

@@ -65,7 +65,7 @@ impl QuorumNode {
         Self { engine, address, silent, distinct, is_told_of, lost: Notify::new() }
     }
 
-    /// Which server it is, once it was connected. Only with `strict_restart`.
+    /// Which server it is, once it was connected, if its user may ask for it.
     fn server_id(&self) -> Option<String> {
         self.engine.context.runner.server_id()
     }

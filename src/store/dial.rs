@@ -1,7 +1,6 @@
 //! The way to a server: its name, a TCP connection or a Unix socket, and TLS. Each step has words of its own for
 //! what can go wrong, so that the first line of an error is enough to mend it.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -9,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::{timeout, timeout_at};
+use tokio::net::TcpStream;
+use tokio::time::timeout_at;
 use tokio_util::io::InspectReader;
 
 use super::clock::now;
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
+use super::names::{Answer, Name, Names};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 #[cfg(unix)]
 use super::unix_socket::UnixSocket;
-use crate::sync::Mutex;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -43,39 +42,6 @@ impl Access {
             #[cfg(feature = "tls")]
             tls: tls.map(Tls::new).transpose()?,
         }))
-    }
-}
-
-/// The addresses that names have led to. If the blocking pool of the runtime is full, or the name server is away, a
-/// name cannot be looked up, and a client that has lost its connection would lose its locks too.
-#[derive(Clone, Default)]
-struct Names(Arc<Mutex<Addresses>>);
-
-/// Keyed by host and port.
-type Addresses = HashMap<(String, u16), Vec<SocketAddr>>;
-
-/// How long a look-up may take before the earlier addresses are used.
-const HEAD_START: Duration = Duration::from_millis(250);
-
-impl Names {
-    async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        // No name, and so nothing that could take time.
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(vec![(address, port).into()]);
-        }
-        let (name, names) = ((host.to_owned(), port), self.clone());
-        let known = self.0.lock().get(&name).cloned();
-        // A task of its own: an answer that comes late is used by the next dial.
-        let looking = tokio::spawn(async move {
-            let addresses: Vec<_> = lookup_host((&*name.0, name.1)).await?.collect();
-            names.0.lock().insert(name, addresses.clone());
-            Ok(addresses)
-        });
-        let answer = async { looking.await.unwrap_or_else(|error| Err(io::Error::other(error))) };
-        match known {
-            None => answer.await,
-            Some(known) => timeout(HEAD_START, answer).await.ok().and_then(Result::ok).map_or(Ok(known), Ok),
-        }
     }
 }
 
@@ -137,7 +103,7 @@ impl Target {
         ConnectError::Unreachable { address: self.address(), cause }
     }
 
-    fn obstacle(&self, obstacle: Obstacle) -> ConnectError {
+    pub fn obstacle(&self, obstacle: Obstacle) -> ConnectError {
         self.unreachable(Arc::new(obstacle))
     }
 
@@ -182,32 +148,56 @@ impl Target {
         limit.run(self.access.sign_in.credentials()).await.ok_or_else(silent)?
     }
 
-    /// A connection, not yet used.
-    pub async fn dial(&self, limit: Limit) -> Result<Stream, ConnectError> {
+    /// The host name that has to be looked up. `None`: it is an IP address, or a socket.
+    pub fn name(&self) -> Option<Name> {
         match &self.place.address {
-            Address::Tcp { host, port } => {
-                let tcp = limit.run(self.tcp(host, *port)).await;
-                let tcp = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
-                self.secure(tcp, host, limit).await
+            Address::Tcp { host, port } if host.parse::<IpAddr>().is_err() => Some((host.clone(), *port)),
+            _ => None,
+        }
+    }
+
+    /// The addresses that the name leads to now. A socket has none.
+    pub async fn look_up(&self, limit: Limit) -> Result<Vec<SocketAddr>, ConnectError> {
+        if let Some(name) = self.name() {
+            let answer = limit.run(self.resolve(&name)).await;
+            return answer.unwrap_or(Err(Obstacle::SlowName(limit.limit))).map_err(|obstacle| self.obstacle(obstacle));
+        }
+        Ok(match &self.place.address {
+            Address::Tcp { host, port } => host.parse().map(|ip: IpAddr| (ip, *port).into()).into_iter().collect(),
+            Address::Unix(_) => Vec::new(),
+        })
+    }
+
+    /// The same, for as long as the resolver takes.
+    pub async fn resolve(&self, name: &Name) -> Answer {
+        self.access.names.look_up(name).await
+    }
+
+    /// A connection to one of these addresses, not yet used.
+    pub async fn dial(&self, addresses: &[SocketAddr], limit: Limit) -> Result<Stream, ConnectError> {
+        match &self.place.address {
+            Address::Tcp { host, .. } => {
+                let tcp = limit.run(self.tcp(addresses)).await;
+                let (tcp, peer) = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
+                Ok(Stream { peer: Some(peer), ..self.secure(tcp, host, limit).await? })
             }
             Address::Unix(path) => self.unix(path, limit).await,
         }
     }
 
-    async fn tcp(&self, host: &str, port: u16) -> Result<TcpStream, ConnectError> {
-        let unknown = |error: io::Error| self.obstacle(Obstacle::Name(Arc::new(error)));
-        // Asked at each dial: after a failover the name may lead to another server.
-        let addresses = self.access.names.look_up(host, port).await.map_err(unknown)?;
-        // All at once: the first one of several may be dead, and must not use up the time.
-        let attempts: Vec<_> = addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address))).collect();
+    async fn tcp(&self, addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), ConnectError> {
         // `select_ok` panics when it is given nothing (P10).
-        if attempts.is_empty() {
-            return Err(unknown(io::Error::other("it has no address")));
+        if addresses.is_empty() {
+            return Err(self.io_error(io::ErrorKind::AddrNotAvailable.into()));
         }
+        // All at once: the first one of several may be dead, and must not use up the time.
+        let attempts = addresses
+            .iter()
+            .map(|address| Box::pin(async { TcpStream::connect(*address).await.map(|stream| (stream, *address)) }));
         let connected = futures::future::select_ok(attempts).await;
-        let (stream, _others) = connected.map_err(|error| self.io_error(error))?;
+        let ((stream, peer), _others) = connected.map_err(|error| self.io_error(error))?;
         prepare(&stream).map_err(|error| self.io_error(error))?;
-        Ok(stream)
+        Ok((stream, peer))
     }
 
     #[cfg(unix)]
@@ -290,12 +280,14 @@ impl FirstBytes {
 pub struct Stream {
     pub io: Box<dyn Io>,
     pub first: FirstBytes,
+    /// The address that it was made to, unless it is a socket.
+    pub peer: Option<SocketAddr>,
 }
 
 impl Stream {
     fn new(io: impl Io + 'static) -> Self {
         let first = FirstBytes::default();
         let noted = first.clone();
-        Self { io: Box::new(InspectReader::new(io, move |bytes: &[u8]| noted.note(bytes))), first }
+        Self { io: Box::new(InspectReader::new(io, move |bytes: &[u8]| noted.note(bytes))), first, peer: None }
     }
 }

@@ -464,6 +464,14 @@ fn beside_rights(missing: &[String]) -> &'static str {
 }
 
 impl ConnectError {
+    /// Why the server is out of reach, without its address.
+    pub(crate) fn into_cause(self) -> Cause {
+        match self {
+            Self::Unreachable { cause, .. } => cause,
+            other => Arc::new(other),
+        }
+    }
+
     /// The same of a server of a quorum.
     pub(crate) fn of_server(self, server: String) -> Self {
         match self {
@@ -501,6 +509,14 @@ pub enum Obstacle {
     Panicked,
     #[error("the host name cannot be resolved: {0}")]
     Name(Arc<std::io::Error>),
+    #[error("the host name was not resolved within {0:?}: the resolver is slow, or cannot be reached")]
+    SlowName(Duration),
+    #[error("{look_up}; and the server cannot be reached at its earlier address {address} either: {cause}")]
+    Earlier { look_up: Cause, address: std::net::SocketAddr, cause: Cause },
+    #[error("another server is there now, which has another run_id")]
+    AnotherServer,
+    #[error("whether it is the same server is unknown, since its user may not ask for its run_id: it needs +info")]
+    NoRunId,
     #[error("the connection was refused: no server listens there")]
     Refused,
     #[error("there is no such socket: the server does not run, or its `unixsocket` is another path")]

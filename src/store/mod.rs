@@ -18,6 +18,7 @@ pub mod glob;
 pub mod keys;
 pub mod link;
 pub mod location;
+pub mod names;
 pub mod node;
 pub mod options;
 pub mod push;

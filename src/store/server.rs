@@ -39,7 +39,7 @@ pub trait Server: Send + Sync + 'static {
     fn hears(&self) -> bool;
     /// Its freezes, with `strict_restart`.
     fn boot(&self) -> Option<&Boot>;
-    /// With `strict_restart`: two clients with the same one are connected to one server.
+    /// Two clients with the same one are connected to one server. `None`: the user may not ask for it.
     fn server_id(&self) -> Option<String>;
 }
 

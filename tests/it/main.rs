@@ -39,6 +39,7 @@ mod listing;
 mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod names;
 mod overload;
 #[cfg(feature = "cli")]
 mod pages;

@@ -1,26 +1,33 @@
 //! A new connection to Redis or Valkey: signs in, checks that the server can serve, learns its time, and subscribes.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::error::{cluster_error, connect_error, probe_error};
-use super::network::NetworkWire;
-use super::sign_in::sign_in;
+use super::network::{Established, NamedServer, NetworkWire};
+use super::sign_in::{SignedIn, sign_in_at};
 use super::wire::{Supervised, Wire};
 use crate::store::call::{Call, arg, key};
 use crate::store::clock::now;
 use crate::store::connection::{Connection, Unasked};
 use crate::store::dial::{Limit, Target};
-use crate::store::error::{ConnectError, Fault, RequestError};
+use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
 use crate::store::reply::{Fields, Malformed};
 use crate::store::rights;
 use crate::store::verbs::{boot, renew};
+
+/// How long a look-up may take before the earlier address is tried beside it: a slow resolver must not delay the way
+/// back to the same server.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
@@ -31,18 +38,56 @@ const ECHO: &[u8] = b"echo";
 const ECHO_LIMIT: Duration = Duration::from_millis(500);
 
 impl Supervised<NetworkWire> {
-    /// Connects, checks that this server can serve, learns its time, and subscribes.
-    pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Arc<Connection>, ConnectError> {
+    /// Connects, checks that this server can serve, learns its time, and subscribes. Where a look-up is late, fails, or is
+    /// empty, the address that the name led to before is tried.
+    pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Established, ConnectError> {
+        // At each connect: after a failover the name may lead to another server.
+        let looking = pin!(target.look_up(Limit::of(self.operation_timeout)));
+        let Some(earlier) = self.wire.led_to(target.name()) else {
+            return self.establish_at(target, Way::Now(&looking.await?)).await;
+        };
+        // Boxed, so that it can be dropped: its server may grant to it while another one is connected to.
+        let attempt = Box::pin(async {
+            sleep(HEAD_START).await;
+            self.establish_at(target, Way::Earlier(&earlier)).await
+        });
+        let neither = |look_up: ConnectError, cause: ConnectError| {
+            let (look_up, cause) = (look_up.into_cause(), cause.into_cause());
+            target.obstacle(Obstacle::Earlier { look_up, address: earlier.address, cause })
+        };
+        match select(looking, attempt).await {
+            Either::Left((Ok(addresses), attempt)) => {
+                drop(attempt);
+                self.establish_at(target, Way::Now(&addresses)).await
+            }
+            Either::Left((Err(look_up), attempt)) => attempt.await.map_err(|error| neither(look_up, error)),
+            Either::Right((Ok(established), _)) => Ok(established),
+            Either::Right((Err(error), looking)) => match looking.await {
+                Ok(addresses) => self.establish_at(target, Way::Now(&addresses)).await,
+                Err(look_up) => Err(neither(look_up, error)),
+            },
+        }
+    }
+
+    async fn establish_at(self: &Arc<Self>, target: &Target, way: Way<'_>) -> Result<Established, ConnectError> {
         // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
         // one the two would keep each other alive.
         let shared = Arc::downgrade(self);
         let handle = move |unasked: Unasked<'_>| shared.upgrade().into_iter().for_each(|shared| shared.heard(&unasked));
-        let (mut connection, first) = sign_in(target, Limit::of(self.operation_timeout), handle).await?;
+        let signed_in = sign_in_at(target, way.addresses(), self.operation_timeout, handle).await?;
+        let SignedIn { mut connection, first, peer } = signed_in;
         // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = Limit::of(self.operation_timeout);
         let silent = || target.silent(&first, limit);
-        limit.run(self.greet(target, &mut connection)).await.ok_or_else(silent)??;
-        Ok(Arc::new(connection))
+        let run_id = limit.run(self.greet(target, way, &mut connection)).await.ok_or_else(silent)??;
+        self.wire.server_id.lock().clone_from(&run_id);
+        let server = match (target.name(), peer, run_id) {
+            (Some(name), Some(address), Some(run_id)) => Some(NamedServer { name, address, run_id }),
+            _ => None,
+        };
+        self.wire.named.lock().clone_from(&server);
+        let is_late = matches!(way, Way::Earlier(_));
+        Ok(Established { connection: Arc::new(connection), target: target.clone(), server, is_late })
     }
 
     fn heard(&self, unasked: &Unasked<'_>) {
@@ -55,14 +100,23 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    async fn greet(&self, target: &Target, connection: &mut Connection) -> Result<(), ConnectError> {
+    /// Returns the server's `run_id`, if its user may ask for it.
+    async fn greet(
+        &self,
+        target: &Target,
+        way: Way<'_>,
+        connection: &mut Connection,
+    ) -> Result<Option<String>, ConnectError> {
         // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
         let (server, rights, ()) = futures::join!(
             self.check_server(target, connection),
             self.check_rights(connection),
             self.warn_of_eviction(connection)
         );
-        server.and(rights)?;
+        let run_id = server?;
+        // Before anything is learnt from it, and before it may grant a lock.
+        way.check(run_id.as_deref()).map_err(|obstacle| target.obstacle(obstacle))?;
+        rights?;
         let mut io = connection.io.clone();
         // SELECT after the check of the server: a cluster and a Sentinel refuse it, and that error
         // would not say what they are.
@@ -96,7 +150,20 @@ impl Supervised<NetworkWire> {
         asked?;
         subscribed.map_err(|error| connect_error(target, error))?;
         self.check_echo(target, echoed).await;
-        Ok(())
+        Ok(run_id)
+    }
+
+    /// The `run_id` of the server at this address, which has to be a primary.
+    pub async fn primary_at(&self, target: &Target, address: SocketAddr) -> Result<String, ConnectError> {
+        let signed_in = sign_in_at(target, &[address], self.operation_timeout, |_| {}).await?;
+        let SignedIn { connection, first, .. } = signed_in;
+        let limit = Limit::of(self.operation_timeout);
+        let asked = async {
+            let run_id = self.check_server(target, &connection).await?;
+            check_role(&self.info(target, &connection, "replication").await?)?;
+            run_id.ok_or_else(|| target.obstacle(Obstacle::NoRunId))
+        };
+        limit.run(asked).await.ok_or_else(|| target.silent(&first, limit))?
     }
 
     /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,
@@ -147,7 +214,8 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    async fn check_server(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
+    /// Returns its `run_id`, if the user may ask for it.
+    async fn check_server(&self, target: &Target, connection: &Connection) -> Result<Option<String>, ConnectError> {
         let check = |mode: Option<&str>, version: Option<&str>| {
             check_version(version)?;
             match mode {
@@ -164,7 +232,8 @@ impl Supervised<NetworkWire> {
             Ok(info) => {
                 // Valkey 8 calls it server_mode.
                 let mode = field(&info, "redis_mode").or_else(|| field(&info, "server_mode"));
-                check(mode, field(&info, "redis_version"))
+                check(mode, field(&info, "redis_version"))?;
+                Ok(field(&info, "run_id").map(ToOwned::to_owned))
             }
             // Not allowed to ask. HELLO needs no right, and has less.
             Err(error) if error.code() == Some("NOPERM") => {
@@ -174,7 +243,7 @@ impl Supervised<NetworkWire> {
                     Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).ok(),
                     _ => None,
                 };
-                check(text("mode"), text("version"))
+                check(text("mode"), text("version")).map(|()| None)
             }
             Err(error) => Err(connect_error(target, error)),
         }
@@ -276,11 +345,8 @@ impl Supervised<NetworkWire> {
         let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
         let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
         // With `replica-read-only no` boot.lua would be served, and find the life of the primary.
-        if field(&replication, "role") == Some("slave") {
-            return Err(ConnectError::ReadOnly);
-        }
+        check_role(&replication)?;
         let run_id = named(&server, "run_id")?;
-        *self.wire.server_id.lock() = Some(run_id.to_owned());
         // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
         Ok(format!("{run_id}/{}", named(&replication, "master_replid2")?))
     }
@@ -291,12 +357,44 @@ impl Supervised<NetworkWire> {
     }
 }
 
+/// The way to a server, by its name or its address.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// The addresses that the name leads to now.
+    Now(&'a [SocketAddr]),
+    /// The one that it led to before, and may not lead to any longer.
+    Earlier(&'a NamedServer),
+}
+
+impl Way<'_> {
+    fn addresses(&self) -> &[SocketAddr] {
+        match self {
+            Self::Now(addresses) => addresses,
+            Self::Earlier(server) => std::slice::from_ref(&server.address),
+        }
+    }
+
+    /// An earlier address may be that of another server by now: a client there would be alone with its locks.
+    fn check(&self, run_id: Option<&str>) -> Result<(), Obstacle> {
+        match (self, run_id) {
+            (Self::Earlier(_), None) => Err(Obstacle::NoRunId),
+            (Self::Earlier(server), Some(run_id)) if server.run_id != run_id => Err(Obstacle::AnotherServer),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Why a command failed for which `strict_restart` needs this right.
 fn right_error(target: &Target, right: &str, error: RedisError) -> ConnectError {
     match error.code() {
         Some("NOPERM") => ConnectError::Rights { missing: vec![right.to_owned()] },
         _ => connect_error(target, error),
     }
+}
+
+/// By INFO replication: a replica may be set to take writes.
+fn check_role(replication: &str) -> Result<(), ConnectError> {
+    if field(replication, "role") == Some("slave") { Err(ConnectError::ReadOnly) } else { Ok(()) }
 }
 
 /// The value of a line of INFO.
@@ -328,6 +426,17 @@ async fn ask_id(target: &Target, io: &mut MultiplexedConnection) -> Result<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_address_has_to_lead_to_the_same_server() {
+        let address = "127.0.0.1:6379".parse().unwrap();
+        let server = NamedServer { name: ("h".into(), 6379), address, run_id: "a".into() };
+        let (now, earlier) = (Way::Now(&[address]), Way::Earlier(&server));
+        assert!(now.check(None).is_ok() && now.check(Some("b")).is_ok() && earlier.check(Some("a")).is_ok());
+        assert!(matches!(earlier.check(Some("b")), Err(Obstacle::AnotherServer)));
+        assert!(matches!(earlier.check(None), Err(Obstacle::NoRunId)));
+        assert_eq!((now.addresses(), earlier.addresses()), ([address].as_slice(), [address].as_slice()));
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {

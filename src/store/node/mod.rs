@@ -6,6 +6,7 @@
 
 mod error;
 mod handshake;
+mod name;
 pub mod network;
 mod sign_in;
 mod supervisor;

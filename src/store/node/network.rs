@@ -1,5 +1,6 @@
 //! The way to Redis or Valkey: requests, pings and reconnects.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use crate::store::call::Call;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::connection::{Connection, KnownScripts};
-use crate::store::dial::Place;
+use crate::store::dial::{Place, Target};
 use crate::store::error::{ConnectError, RequestError};
 use crate::store::keys::{self, Keys};
 use crate::store::link::State;
 use crate::store::location::Location;
+use crate::store::names::Name;
 use crate::store::options::Options;
 use crate::store::reply::ScriptReply;
 use crate::store::rights;
@@ -50,8 +52,10 @@ pub struct NetworkWire {
     pub probe: Keys,
     /// The arguments of the question for the user's rights.
     pub rights: Vec<String>,
-    /// The `run_id` of the server that the last connection led to, with `strict_restart`.
+    /// The `run_id` of the server that the last connection led to, if its user may ask for it.
     pub server_id: Mutex<Option<String>>,
+    /// That server, if the connection was made by a host name.
+    pub named: Mutex<Option<NamedServer>>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     pub eviction_is_checked: AtomicBool,
     pub echo: Echo,
@@ -82,10 +86,22 @@ pub struct Echo {
     pub is_missing: AtomicBool,
 }
 
+/// A server that a host name has led to. Its `run_id` says whether another one is it: an address is no identity.
+#[derive(Debug, Clone)]
+pub struct NamedServer {
+    pub name: Name,
+    pub address: SocketAddr,
+    pub run_id: String,
+}
+
 /// A connection, and where it leads.
 pub struct Established {
-    connection: Arc<Connection>,
-    place: Place,
+    pub connection: Arc<Connection>,
+    pub target: Target,
+    /// `None`: no name has to be looked up, or the user may not ask for the `run_id`.
+    pub server: Option<NamedServer>,
+    /// By an earlier address: the look-up may be under way yet.
+    pub is_late: bool,
 }
 
 impl Node<NetworkWire> {
@@ -105,6 +121,7 @@ impl Node<NetworkWire> {
             channel,
             probe: Keys::new(&options.prefix, ""),
             server_id: Mutex::default(),
+            named: Mutex::default(),
             eviction_is_checked: AtomicBool::new(false),
             echo: Echo::default(),
             known: KnownScripts::default(),
@@ -119,9 +136,9 @@ impl Node<NetworkWire> {
     /// then on a task keeps the connection.
     pub async fn connect(&self) -> Result<(), ConnectError> {
         let target = self.inner().wire.location.known().await;
-        let connection = self.inner().establish(&target).await?;
+        let established = self.inner().establish(&target).await?;
         tracing::debug!(target: "fairlock::server", address = %target.address(), "connected");
-        self.begin(Established { connection, place: target.place });
+        self.begin(established);
         Ok(())
     }
 }
@@ -158,7 +175,7 @@ impl Wire for NetworkWire {
                 outcome = attempt => outcome,
             };
             match outcome {
-                Ok(connection) => return Some(Established { connection, place: target.place }),
+                Ok(established) => return Some(established),
                 Err(error) => {
                     let text = error.to_string();
                     if said != text {
@@ -176,7 +193,7 @@ impl Wire for NetworkWire {
     }
 
     async fn over(node: &Supervised<Self>, attached: &mut Established) -> bool {
-        let Established { connection, place } = attached;
+        let Established { connection, target: Target { place, .. }, .. } = &*attached;
         let location = &node.wire.location;
         tokio::select! {
             biased;
@@ -187,6 +204,12 @@ impl Wire for NetworkWire {
             // A demoted primary may still answer, and even grant.
             () = location.left(place) => {
                 tracing::info!(target: "fairlock::server", address = %place.address, "the server is at another address now, or was made the primary again; reconnecting");
+                true
+            }
+            other = node.name_moved(attached) => {
+                tracing::warn!(target: "fairlock::server", address = %place.address, server = %other.address, "the host name leads to another server now; reconnecting");
+                // It may be reached there also if the next look-up is late.
+                *node.wire.named.lock() = Some(other);
                 true
             }
         }
@@ -284,6 +307,11 @@ impl Wire for NetworkWire {
 }
 
 impl NetworkWire {
+    /// The server that this name led to before.
+    pub fn led_to(&self, name: Option<Name>) -> Option<NamedServer> {
+        self.named.lock().clone().filter(|server| Some(&server.name) == name.as_ref())
+    }
+
     fn hear(&self) {
         *self.heard.lock() = now();
     }

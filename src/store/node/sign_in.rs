@@ -1,5 +1,8 @@
 //! A connection that has signed in: to a server, a Sentinel, or a node that is asked about its cluster.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use redis::{ErrorKind, RedisError};
 
 use super::error::{cause, connect_error};
@@ -7,18 +10,40 @@ use crate::store::connection::{Connection, Unasked, refusal};
 use crate::store::dial::{FirstBytes, Limit, Stream, Target};
 use crate::store::error::ConnectError;
 
-/// Also returns the first bytes that came: they distinguish an HTTP or TLS server from a silent one.
+/// A connection, and what dialling has found.
+pub struct SignedIn {
+    pub connection: Connection,
+    /// They distinguish an HTTP or TLS server from a silent one.
+    pub first: FirstBytes,
+    /// The address of the server, unless it is a socket.
+    pub peer: Option<SocketAddr>,
+}
+
+/// By the addresses that the name leads to now.
 pub async fn sign_in(
     target: &Target,
     limit: Limit,
     handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
 ) -> Result<(Connection, FirstBytes), ConnectError> {
+    let addresses = target.look_up(limit).await?;
+    let SignedIn { connection, first, .. } = sign_in_at(target, &addresses, limit.limit, handle).await?;
+    Ok((connection, first))
+}
+
+/// The time of a look-up does not count: the error would blame a host or a firewall for a slow resolver.
+pub async fn sign_in_at(
+    target: &Target,
+    addresses: &[SocketAddr],
+    limit: Duration,
+    handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
+) -> Result<SignedIn, ConnectError> {
+    let limit = Limit::of(limit);
     // Before dialling: a provider that takes long must not keep a connection waiting that has not
     // signed in.
     let credentials = target.credentials(limit).await?;
-    let Stream { io, first } = target.dial(limit).await?;
+    let Stream { io, first, peer } = target.dial(addresses, limit).await?;
     match limit.run(Connection::open(io, &credentials, handle)).await {
-        Some(Ok(connection)) => Ok((connection, first)),
+        Some(Ok(connection)) => Ok(SignedIn { connection, first, peer }),
         Some(Err(error)) => Err(sign_in_error(target, error, &first)),
         None => Err(target.silent(&first, limit)),
     }

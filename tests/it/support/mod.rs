@@ -8,6 +8,7 @@ mod collect;
 mod embedded;
 mod history;
 mod inside;
+mod names;
 #[path = "../../topologies/src/ports.rs"]
 mod ports;
 mod proxy;
@@ -32,6 +33,7 @@ pub use collect::{Collect, Text, log_to};
 pub use embedded::{Embedded, Network, embedded, in_virtual_time, on_several_in_virtual_time, virtually};
 pub use history::History;
 pub use inside::{Inside, under_lost_replies};
+pub use names::{Answer, with_names};
 pub use ports::free_port;
 pub use proxy::Proxy;
 pub use server::{BOOT, Server};

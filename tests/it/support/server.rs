@@ -19,6 +19,7 @@ pub const BOOT: &str = "fairlock:{boot}";
 /// Listens on a free port and on a Unix socket. Killed when dropped.
 pub struct Server {
     dir: TempDir,
+    ip: String,
     port: u16,
     args: Vec<String>,
     environment: Vec<(String, String)>,
@@ -44,6 +45,14 @@ impl Server {
         server
     }
 
+    /// At the port of another server, and another address.
+    pub async fn beside(other: &Self, ip: &str) -> Self {
+        let mut server = Self::prepared(&[]);
+        (server.ip, server.port) = (ip.to_owned(), other.port);
+        server.launch().await;
+        server
+    }
+
     /// In cluster mode. The port of the bus is the other one plus 10,000 otherwise, which need not be free.
     pub async fn node() -> Self {
         Self::with(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]).await
@@ -64,6 +73,7 @@ impl Server {
     fn prepared(args: &[&str]) -> Self {
         Self {
             dir: folder(),
+            ip: "127.0.0.1".to_owned(),
             port: free_port(),
             args: args.iter().map(ToString::to_string).collect(),
             environment: Vec::new(),
@@ -72,7 +82,7 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        format!("redis://{}:{}/", self.ip, self.port)
     }
 
     /// For the user that tests make to take rights away from: `worker`, with the password `secret`.
@@ -100,7 +110,7 @@ impl Server {
             command.arg(self.dir.path().join("sentinel.conf"));
         }
         let child = command
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--port", &self.port.to_string(), "--bind", &self.ip])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--dir", self.dir.path().to_str().unwrap()])
             // With `everysec`, the default, a server that keeps data answers before it writes while a sync takes, and loses

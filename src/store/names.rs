@@ -1,0 +1,77 @@
+//! Look-ups of host names.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::lookup_host;
+use tokio::sync::watch;
+
+use super::error::Obstacle;
+use crate::sync::Mutex;
+
+/// A host name, and the port that is wanted there.
+pub type Name = (String, u16);
+
+/// Never empty: a name without an address is an error.
+pub type Answer = Result<Vec<SocketAddr>, Obstacle>;
+
+/// The look-ups that are under way, at most one for each name. A look-up keeps a thread for as long as the resolver
+/// takes, so with a new one for each attempt to connect a resolver that hangs would get all threads.
+#[derive(Clone, Default)]
+pub struct Names(Arc<Mutex<HashMap<Name, watch::Receiver<Option<Answer>>>>>);
+
+impl Names {
+    /// Joins the look-up of this name that is under way, or begins one. It has no limit: the resolver has.
+    pub async fn look_up(&self, name: &Name) -> Answer {
+        let mut under_way = self.0.lock().entry(name.clone()).or_insert_with(|| self.begin(name.clone())).clone();
+        match under_way.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(answer)) => answer.clone(),
+            // Its runtime has ended.
+            _ => Err(unknown(io::Error::other("the look-up has ended without an answer"))),
+        }
+    }
+
+    /// A task of its own: the look-up goes on when nobody waits for it any longer, and the next caller joins it.
+    fn begin(&self, name: Name) -> watch::Receiver<Option<Answer>> {
+        let (answered, answer) = watch::channel(None);
+        let names = self.clone();
+        tokio::spawn(async move {
+            let answer = resolve(&name).await;
+            // In this order: a caller that comes after the answer must not get it. It may be old by then.
+            names.0.lock().remove(&name);
+            answered.send_replace(Some(answer));
+        });
+        answer
+    }
+}
+
+async fn resolve((host, port): &Name) -> Answer {
+    let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await.map_err(unknown)?.collect();
+    if addresses.is_empty() { Err(unknown(io::Error::other("it has no address"))) } else { Ok(addresses) }
+}
+
+fn unknown(error: io::Error) -> Obstacle {
+    Obstacle::Name(Arc::new(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_share_a_look_up_that_is_under_way() {
+        let (names, name) = (Names::default(), ("localhost".to_owned(), 1));
+        let count = async {
+            tokio::task::yield_now().await;
+            names.0.lock().len()
+        };
+        let ((one, other), under_way) = join(join(names.look_up(&name), names.look_up(&name)), count).await;
+        assert_eq!(under_way, 1);
+        assert_eq!(one.unwrap(), other.unwrap());
+        assert!(names.0.lock().is_empty(), "it is over");
+    }
+}

@@ -1,0 +1,72 @@
+//! A host name that leads to another server while a connection lives: managed services and orchestrators move names, and
+//! the server that was left may go on.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::sleep;
+
+use super::network::{Established, NamedServer, NetworkWire};
+use super::wire::Supervised;
+use crate::store::dial::Target;
+use crate::store::error::ConnectError;
+
+/// How often a name is looked up, as Redisson does.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How many answers in a row have to lack the address of the server: while a name moves, name servers differ.
+const ANSWERS: u32 = 2;
+
+impl Supervised<NetworkWire> {
+    /// Resolves when the name leads to another primary, with that one. It must be known which server it is: another address
+    /// may be that of the same one.
+    pub async fn name_moved(&self, attached: &Established) -> NamedServer {
+        let Established { target, server: Some(server), is_late, .. } = attached else { return pending().await };
+        let (mut server, mut lacking, mut said) = (server.clone(), 0, String::new());
+        // A look-up that was late is under way yet, and its answer counts.
+        let mut pause = if *is_late { Duration::ZERO } else { INTERVAL };
+        loop {
+            sleep(pause).await;
+            pause = INTERVAL;
+            // An error does not say where the name leads, nor does a name without an address: pods that are not ready. So they
+            // neither count nor begin the count anew.
+            let Ok(addresses) = target.resolve(&server.name).await else { continue };
+            lacking = if addresses.contains(&server.address) { 0 } else { lacking + 1 };
+            if lacking < ANSWERS {
+                continue;
+            }
+            match self.server_at(target, &addresses, &server).await {
+                Some(Ok(other)) if other.run_id != server.run_id => return other,
+                // The same one by another address.
+                Some(Ok(same)) => {
+                    *self.wire.named.lock() = Some(same.clone());
+                    (server, lacking) = (same, 0);
+                }
+                Some(Err(error)) if said != error.to_string() => {
+                    said = error.to_string();
+                    tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "the host name leads to other addresses now, where no primary can be used: staying with the server of before");
+                }
+                Some(Err(_)) | None => {}
+            }
+        }
+    }
+
+    /// The primary at one of these addresses: the known one, if it is among them.
+    async fn server_at(
+        &self,
+        target: &Target,
+        addresses: &[SocketAddr],
+        known: &NamedServer,
+    ) -> Option<Result<NamedServer, ConnectError>> {
+        let asking = addresses.iter().map(|address| async {
+            let run_id = self.primary_at(target, *address).await?;
+            Ok(NamedServer { name: known.name.clone(), address: *address, run_id })
+        });
+        join_all(asking).await.into_iter().min_by_key(|found| match found {
+            Ok(server) if server.run_id == known.run_id => 0,
+            Ok(_) => 1,
+            Err(_) => 2,
+        })
+    }
+}
