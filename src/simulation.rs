@@ -10,7 +10,8 @@ pub use fairlock_emulator::{
 
 use crate::engine::owner;
 use crate::store::cluster::slots::slot_of;
-use crate::store::cluster::table::{SlotRange, Table};
+use crate::store::cluster::table::Table;
+use crate::store::cluster::view::SlotRange;
 use crate::store::embedded::{EmbeddedWire, address as address_of, refusal, texts};
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 

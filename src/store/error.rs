@@ -553,6 +553,9 @@ pub enum Fault {
     /// No node of a cluster is asked about this slot.
     #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
     Uncovered(u16),
+    /// A node of a cluster does not see most masters of the client's.
+    #[error("the node there is in another cluster than this client, or in none: see CLUSTER NODES there")]
+    AnotherCluster,
     /// A request was not sent within its caller's time.
     #[error("too many other requests of this client were ahead, and had no answers yet")]
     NoTurn,

@@ -44,6 +44,7 @@ use tokio::sync::watch;
 
 pub use admission::Priority;
 use call::Call;
+use cluster::identity::Masters;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use reply::ScriptReply;
@@ -109,6 +110,8 @@ pub enum ServedKeys {
         slots: Arc<SlotMap>,
         /// The node.
         seat: u16,
+        /// Those of the cluster that the node must belong to.
+        masters: Arc<Masters>,
     },
 }
 
@@ -120,7 +123,7 @@ impl ServedKeys {
     pub fn contains(&self, lock_key: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Slots { slots, seat } => slots.seat_of(slot_of(lock_key)) == Some(*seat),
+            Self::Slots { slots, seat, .. } => slots.seat_of(slot_of(lock_key)) == Some(*seat),
         }
     }
 }

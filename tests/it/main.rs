@@ -40,6 +40,7 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod names;
+mod other_clusters;
 mod overload;
 #[cfg(feature = "cli")]
 mod pages;

@@ -6,11 +6,12 @@
 //! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
 //! each of its nodes, so that PUBLISH counts it there (reachability is local).
 
+pub mod identity;
 mod moving;
 pub mod router;
 pub mod slots;
 pub mod table;
-mod view;
+pub mod view;
 mod watch;
 
 use std::sync::Arc;

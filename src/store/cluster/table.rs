@@ -6,24 +6,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::identity::Masters;
 use super::slots::{SLOTS, SlotMap};
+use super::view::SlotRange;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::node::Node;
 use crate::store::node::wire::Wire;
-use crate::store::{Listener, ServedKeys, Store};
+use crate::store::{Listener, Priority, ServedKeys, Store};
 use crate::sync::Mutex;
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
-
-/// Some slots, and the master that serves them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotRange {
-    pub first: u16,
-    pub last: u16,
-    pub master: Address,
-}
 
 /// The masters by seat. Also locked while slots change: otherwise a slot could get a seat that is being given up.
 #[derive(Default)]
@@ -46,6 +40,8 @@ struct Master {
     address: Address,
     /// When a node last sent a request there.
     named: Instant,
+    /// It was of the cluster before this one.
+    is_past: bool,
 }
 
 /// How long a master without a slot keeps its seat after a node has sent a request there: it is about to get
@@ -57,6 +53,8 @@ type NewSeat<W> = Box<dyn Fn(ServedKeys) -> Node<W> + Send + Sync>;
 /// Seats are used again, so their number is that of the masters at one time, although nodes come and go for months.
 pub struct Table<W: Wire> {
     slots: Arc<SlotMap>,
+    /// Those of the cluster, by which each new connection checks where it leads.
+    pub masters: Arc<Masters>,
     seats: Box<[OnceLock<Node<W>>]>,
     seated: Mutex<Seated>,
     new_seat: NewSeat<W>,
@@ -71,6 +69,7 @@ impl<W: Wire> Table<W> {
     pub fn new(doubt: Arc<Notify>, new_seat: impl Fn(ServedKeys) -> Node<W> + Send + Sync + 'static) -> Self {
         Self {
             slots: Arc::new(SlotMap::new()),
+            masters: Arc::default(),
             seats: (0..MOST_SEATS).map(|_| OnceLock::new()).collect(),
             seated: Mutex::default(),
             new_seat: Box::new(new_seat),
@@ -180,6 +179,21 @@ impl<W: Wire> Table<W> {
         self.changed.notify_waiters();
     }
 
+    /// The next table is of another cluster: no connection of before is used then, even to an address that stays.
+    pub fn leave_cluster(&self) {
+        self.seated.lock().masters.iter_mut().flatten().for_each(|master| master.is_past = true);
+    }
+
+    /// This address leads to another cluster now. A connection from before may do so too, since a node that was reset
+    /// keeps its connections: it is made again, and checked.
+    pub fn leads_elsewhere(&self, address: &Address) {
+        let seat = self.seated.lock().masters.iter().position(|master| is_at(master, address));
+        let node = seat.and_then(|seat| self.seats.get(seat)?.get()).map(Node::inner);
+        if let Some((node, connection)) = node.and_then(|node| Some((node, node.link.connection(Priority::Urgent)?))) {
+            node.wire.disconnect(&connection);
+        }
+    }
+
     /// Returns the seats that gained a slot of a node that was in use: locks may be held or waited for there.
     fn set_all(&self, seated: &mut Seated, owners: &[Option<u16>]) -> Vec<u16> {
         let mut gained = Vec::new();
@@ -207,7 +221,7 @@ impl<W: Wire> Table<W> {
     fn give_up_unused(&self, seated: &mut Seated, owners: &[Option<u16>]) {
         let Seated { masters, news, .. } = seated;
         for (seat, master) in (0_u16..).zip(masters) {
-            let is_old = master.as_ref().is_some_and(|master| now() >= master.named + KEPT);
+            let is_old = master.as_ref().is_some_and(|master| master.is_past || now() >= master.named + KEPT);
             if is_old && !owners.contains(&Some(seat)) {
                 let Some(Master { address, .. }) = master.take() else { continue };
                 if self.seat(seat).is_some_and(|node| node.inner().is_wanted()) {
@@ -224,8 +238,7 @@ impl<W: Wire> Table<W> {
             return None;
         }
         let masters = &mut seated.masters;
-        let has = |master: &Option<Master>| master.as_ref().is_some_and(|master| master.address == *address);
-        if let Some(seat) = masters.iter().position(has) {
+        if let Some(seat) = masters.iter().position(|master| is_at(master, address)) {
             return u16::try_from(seat).ok();
         }
         let seat = masters.iter().position(Option::is_none).unwrap_or(masters.len());
@@ -238,16 +251,21 @@ impl<W: Wire> Table<W> {
             masters.push(None);
         }
         let node = place.get_or_init(|| {
-            let node = (self.new_seat)(ServedKeys::Slots { slots: self.slots.clone(), seat: number });
+            let (slots, masters) = (self.slots.clone(), self.masters.clone());
+            let node = (self.new_seat)(ServedKeys::Slots { slots, seat: number, masters });
             self.listener.get().into_iter().for_each(|listener| node.listen(listener.clone()));
             node
         });
         node.move_to(Some(address));
         // Not named by another node yet, so it goes with its last slot.
         let named = now().checked_sub(KEPT).unwrap_or_else(now);
-        masters[seat] = Some(Master { address: address.clone(), named });
+        masters[seat] = Some(Master { address: address.clone(), named, is_past: false });
         Some(number)
     }
+}
+
+fn is_at(master: &Option<Master>, address: &Address) -> bool {
+    master.as_ref().is_some_and(|master| !master.is_past && master.address == *address)
 }
 
 fn tell(mut seated: MutexGuard<'_, Seated>) {
@@ -316,6 +334,20 @@ mod tests {
         table.replace(&[range(0, 99, 4), range(100, 16_383, 2)]);
         assert_eq!(port_of(table.serving(0)), Some(4));
         assert_eq!(table.all().count(), 3, "and was used again");
+    }
+
+    #[tokio::test]
+    async fn another_cluster_has_seats_of_its_own_even_at_the_same_addresses() {
+        let table = table();
+        table.replace(&[range(0, 16_383, 1)]);
+        // A seat that was named a moment ago is kept otherwise.
+        let before = table.moved(0, &at(1)).unwrap();
+        before.inner().want();
+        table.leave_cluster();
+        table.replace(&[range(0, 16_383, 1)]);
+        let after = table.serving(0).unwrap();
+        assert_eq!((port_of(Some(before)), port_of(Some(after))), (None, Some(1)));
+        assert!(after.inner().is_wanted(), "holds and waits are checked there");
     }
 
     #[tokio::test]

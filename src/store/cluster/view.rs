@@ -1,10 +1,19 @@
 //! A node's view of its cluster: CLUSTER INFO and CLUSTER SLOTS.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redis::Value;
 
-use super::table::SlotRange;
 use crate::store::connect_options::Address;
 use crate::store::reply::Malformed;
+
+/// Some slots, and the master that serves them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotRange {
+    pub first: u16,
+    pub last: u16,
+    pub master: Address,
+}
 
 /// The cluster as one node sees it.
 #[derive(Default)]
@@ -12,18 +21,27 @@ pub struct View {
     pub ranges: Vec<SlotRange>,
     /// All nodes that it names: masters and replicas.
     pub nodes: Vec<Address>,
+    /// Also those of masters without an address.
+    pub shards: Shards,
 }
+
+/// The masters by id, each with the ids of its replicas.
+pub type Shards = BTreeMap<String, BTreeSet<String>>;
 
 impl View {
     /// Reads the reply to CLUSTER SLOTS of the node at `asked`.
     pub fn read(slots: &Value, asked: &Address) -> Result<Self, Malformed> {
-        let mut view = Self { ranges: Vec::new(), nodes: Vec::new() };
+        let mut view = Self::default();
         for range in array(slots)? {
             let [first, last, nodes @ ..] = array(range)? else { return Err(unexpected(range)) };
             let (first, last) = (slot(first)?, slot(last)?);
+            let ids = nodes.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+            // The master is the first one.
+            if let [master, replicas @ ..] = &ids[..] {
+                view.shards.entry(master.clone()).or_default().extend(replicas.iter().cloned());
+            }
             let nodes = nodes.iter().map(|node| address(node, asked)).collect::<Result<Vec<_>, _>>()?;
-            // The master is the first one. Without an address it cannot be used, and its slots count as not
-            // served.
+            // Without an address a master cannot be used, and its slots count as not served.
             if let Some(Some(master)) = nodes.first() {
                 view.ranges.push(SlotRange { first, last, master: master.clone() });
             }
@@ -32,6 +50,11 @@ impl View {
         view.nodes.sort();
         view.nodes.dedup();
         Ok(view)
+    }
+
+    /// Whether the node with this id is in it.
+    pub fn names(&self, id: &str) -> bool {
+        self.shards.contains_key(id) || self.shards.values().any(|replicas| replicas.contains(id))
     }
 
     /// The slots that no master serves, as text such as `0-5460 7000`. Empty: all are served.
@@ -105,6 +128,12 @@ fn address(node: &Value, asked: &Address) -> Result<Option<Address>, Malformed> 
     Ok((port != 0).then_some(Address::Tcp { host, port }))
 }
 
+/// The third element.
+fn id(node: &Value) -> Result<String, Malformed> {
+    let [_endpoint, _port, id, ..] = array(node)? else { return Err(unexpected(node)) };
+    text(id).ok_or_else(|| unexpected(node))
+}
+
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -140,7 +169,7 @@ mod tests {
     }
 
     fn node(endpoint: Value, port: i64, more: Vec<Value>) -> Value {
-        Value::Array(vec![endpoint, Value::Int(port), bulk("id"), Value::Array(more)])
+        Value::Array(vec![endpoint, Value::Int(port), bulk(&format!("id {port}")), Value::Array(more)])
     }
 
     fn range(first: i64, last: i64, nodes: Vec<Value>) -> Value {
@@ -163,6 +192,9 @@ mod tests {
         let masters: Vec<_> = view.ranges.iter().map(|range| (range.first, range.last, range.master.clone())).collect();
         assert_eq!(masters, [(0, 5, at("10.0.0.1", 1)), (7, 9, at("asked", 3)), (10, 16383, at("10.0.0.4", 4))]);
         assert_eq!(view.nodes, [at("10.0.0.1", 1), at("10.0.0.2", 2), at("10.0.0.4", 4), at("asked", 3)]);
+        let shard = |master: &str, replicas: &[&str]| (master.into(), replicas.iter().map(|id| (*id).into()).collect());
+        assert_eq!(view.shards, [shard("id 1", &["id 2"]), shard("id 3", &[]), shard("id 4", &[])].into());
+        assert!(["id 1", "id 2"].iter().all(|id| view.names(id)) && !view.names("id 5"));
         assert_eq!(view.uncovered(), "6");
     }
 

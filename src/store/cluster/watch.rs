@@ -1,20 +1,28 @@
 //! Keeps the table of a cluster: asks its nodes, one at a time, whether anything has changed.
+//!
+//! The table is always that of one cluster, whose masters the client believes (`Masters`). A look changes it only if
+//! - the node that was asked belongs to that cluster ([`identity`](super::identity)), at whichever address it answers, or
+//! - each known address was asked, no majority of the believed masters answers, no seed leads to one of them, and another
+//!   cluster has taken their place for [`SETTLED`] ([`judge`]): it was replaced on purpose.
+//!
+//! A node of another cluster counts as one that does not answer.
 
+use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
-use futures::future::select_ok;
+use futures::future::try_join;
 use futures::stream::{FuturesUnordered, StreamExt};
-use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use tokio::time::{sleep, timeout, timeout_at};
 
+use super::identity::{Answer, Look, Verdict, judge};
 use super::table::Table;
 use super::view::{Health, View};
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
-use crate::store::connect_options::Address;
+use crate::store::connect_options::{Address, list};
 use crate::store::connection::Connection;
 use crate::store::dial::{Access, Limit, Place, Target};
 use crate::store::error::{ConnectError, Fault};
@@ -35,9 +43,14 @@ const UNSETTLED: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Doubts after which another node is asked: this one may be cut off from the others.
 const DOUBTS_AT_ONE: u32 = 3;
+/// How many nodes are asked at the same time, and how many seeds: a frozen one takes all the time that it gets.
+const AT_ONCE: usize = 2;
 /// A node that knows less than others, or reports the cluster down, is believed after this many such nodes
 /// in a row: the cluster may have been made anew, or be down.
 const PASSED_OVER_AT_MOST: u32 = 10;
+/// How long another cluster has to answer in place of this one before it is believed. Addresses that change hands may lead
+/// to it for a moment, while the nodes of this one come back elsewhere.
+const SETTLED: Duration = Duration::from_secs(5);
 
 pub struct Watch {
     table: Arc<Table<NetworkWire>>,
@@ -49,6 +62,9 @@ pub struct Watch {
     /// The epoch of the last look: a node that knows less is not believed.
     epoch: u64,
     passed_over: u32,
+    round: Round,
+    /// The masters of the cluster that may have taken the place of this one, and since when they answer.
+    other: Option<(BTreeSet<String>, Instant)>,
     looked: Instant,
     changed: Instant,
     /// The slots without a master, as last logged.
@@ -61,10 +77,17 @@ struct Source {
     connection: Connection,
 }
 
-/// A node's answer.
-struct Look {
-    health: Health,
-    view: View,
+/// What a node was asked for.
+enum Asked {
+    Health(Health),
+    All(Look),
+}
+
+/// The answers since a node of this cluster has reported it well.
+#[derive(Default)]
+struct Round {
+    turns: usize,
+    answers: Vec<(Address, Answer)>,
 }
 
 impl Watch {
@@ -76,14 +99,28 @@ impl Watch {
     ) -> Self {
         let (nodes, uncovered) = (Vec::new(), String::new());
         let (looked, changed) = (now(), now());
-        Self { table, access, seeds, operation_timeout, nodes, epoch: 0, passed_over: 0, looked, changed, uncovered }
+        let (round, other, epoch, passed_over) = (Round::default(), None, 0, 0);
+        Self {
+            table,
+            access,
+            seeds,
+            operation_timeout,
+            nodes,
+            epoch,
+            passed_over,
+            round,
+            other,
+            looked,
+            changed,
+            uncovered,
+        }
     }
 
     /// Asks all seeds at once, and believes the seed that knows most.
     pub async fn look_first(&mut self) -> Result<(), ConnectError> {
         let (mut best, mut first_error) = (None, None);
         for outcome in self.ask_seeds().await {
-            match outcome {
+            match outcome.map(|(_source, look)| look) {
                 Ok(look) if best.as_ref().is_none_or(|best: &Look| best.rank() < look.rank()) => best = Some(look),
                 Ok(_) => {}
                 Err(error) => drop(first_error.get_or_insert(error)),
@@ -92,38 +129,41 @@ impl Watch {
         // There is at least one seed, so there is an error.
         let Some(look) = best else { return first_error.map_or(Ok(()), Err) };
         if look.view.ranges.is_empty() {
-            let address = self.seeds.first().map(ToString::to_string).unwrap_or_default();
-            return Err(ConnectError::NoMasters { address });
+            return Err(self.no_masters());
         }
         self.apply(look);
         Ok(())
     }
 
     /// Once one has answered, the others have little time left: a dead one must not hold up the rest.
-    async fn ask_seeds(&self) -> Vec<Result<Look, ConnectError>> {
+    async fn ask_seeds(&self) -> Vec<Result<(Source, Look), ConnectError>> {
         let limit = Limit::of(self.operation_timeout);
         let mut asking: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.ask_once(seed, limit)).collect();
         let (mut answers, mut until) = (Vec::new(), None);
-        while let Some(answer) = match until {
-            None => asking.next().await,
-            Some(until) => timeout_at(until, asking.next()).await.ok().flatten(),
-        } {
+        while let Some(answer) = next(&mut asking, until).await {
             if answer.is_ok() {
-                until.get_or_insert((now() + PATIENCE).into());
+                until.get_or_insert(now() + PATIENCE);
             }
             answers.push(answer);
         }
         answers
     }
 
-    async fn ask_once(&self, address: &Address, limit: Limit) -> Result<Look, ConnectError> {
-        let target = Target::new(Place::at(address.clone()), self.access.clone(), None);
-        let mut source = Source::open(&target, limit).await?;
-        let asked = async { Ok((source.health().await?, source.view().await?)) };
+    fn no_masters(&self) -> ConnectError {
+        ConnectError::NoMasters { address: self.seeds.first().map(ToString::to_string).unwrap_or_default() }
+    }
+
+    fn target(&self, address: &Address) -> Target {
+        Target::new(Place::at(address.clone()), self.access.clone(), None)
+    }
+
+    async fn ask_once(&self, address: &Address, limit: Limit) -> Result<(Source, Look), ConnectError> {
+        let target = self.target(address);
+        let source = Source::open(&target, limit).await?;
+        let asked = async { source.look(source.health().await?).await };
         let silent = || target.unreachable(Arc::new(Fault::NoAnswer(limit.limit)));
-        let (health, view) =
-            limit.run(asked).await.ok_or_else(silent)?.map_err(|error| cluster_error(&target, error))?;
-        Ok(Look { health, view })
+        let look = limit.run(asked).await.ok_or_else(silent)?.map_err(|error| cluster_error(&target, error))?;
+        Ok((source, look))
     }
 
     /// Until it is dropped, with its client.
@@ -145,54 +185,140 @@ impl Watch {
                 Err(error) => {
                     failed += 1;
                     tracing::debug!(target: "fairlock::server", %error, "cannot ask this node of the cluster");
-                    // Two are asked in each turn: now each one has been asked.
-                    if !said && 2 * failed >= self.nodes.len() + self.seeds.len() {
+                    if !said && self.is_complete(failed) {
                         tracing::warn!(target: "fairlock::server", %error, "no node of the cluster reports the table of slots");
                         said = true;
                     }
                 }
             }
+            if self.is_complete(self.round.turns) {
+                self.end_round();
+            }
         }
     }
 
-    /// Two at once: a frozen one takes all the time that it gets.
-    async fn open_next(&self, turn: usize) -> Result<Source, ConnectError> {
-        let candidates: Vec<_> = self.nodes.iter().chain(&self.seeds).collect();
+    /// Whether each known address has been asked in so many turns.
+    fn is_complete(&self, turns: usize) -> bool {
+        AT_ONCE * turns >= self.nodes.len().max(self.seeds.len())
+    }
+
+    /// A node of this cluster; if possible, one that reports it well.
+    async fn open_next(&mut self, turn: usize) -> Result<Source, ConnectError> {
+        let (mut ours, mut error) = (None, None);
+        for (address, outcome) in self.ask_some(turn).await {
+            let (source, look) = match outcome {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    error = Some(failure);
+                    continue;
+                }
+            };
+            match self.is_ours(&look) {
+                true if look.is_well() => {
+                    (self.round, self.other) = (Round::default(), None);
+                    return Ok(source);
+                }
+                true => ours = Some(source),
+                false => error = Some(self.target(&address).unreachable(Arc::new(Fault::AnotherCluster))),
+            }
+            let is_seed = self.seeds.contains(&address);
+            self.round.answers.push((address, Answer { look, is_seed }));
+        }
+        self.round.turns += 1;
+        // There is at least one seed, so there is an answer or an error.
+        ours.ok_or_else(|| error.unwrap_or_else(|| self.no_masters()))
+    }
+
+    /// Ends early with a node that reports this cluster well. Asks seeds next to nodes: all nodes may be at other addresses
+    /// now.
+    async fn ask_some(&self, turn: usize) -> Vec<(Address, Result<(Source, Look), ConnectError>)> {
         let limit = Limit::of(self.operation_timeout);
-        let opening =
-            (0..2).filter_map(|next| candidates.get((2 * turn + next) % candidates.len().max(1))).map(|node| {
-                let target = Target::new(Place::at((*node).clone()), self.access.clone(), None);
-                async move { Source::open(&target, limit).await }.boxed()
-            });
-        // There is at least one seed, so this is not empty.
-        select_ok(opening).await.map(|(source, _other)| source)
+        let some = |of: &[Address]| {
+            let all = of.iter().cycle().skip(AT_ONCE * turn % of.len().max(1));
+            all.take(AT_ONCE.min(of.len())).cloned().collect::<Vec<_>>()
+        };
+        let ask = |address: Address| async move { (address.clone(), self.ask_once(&address, limit).await) };
+        let mut asking: FuturesUnordered<_> = some(&self.nodes).into_iter().chain(some(&self.seeds)).map(ask).collect();
+        let (mut answers, mut until) = (Vec::new(), None);
+        while let Some((address, outcome)) = next(&mut asking, until).await {
+            let ours = outcome.as_ref().ok().map(|(_source, look)| look).filter(|look| self.is_ours(look));
+            if ours.is_some() {
+                until.get_or_insert(now() + PATIENCE);
+            }
+            let is_well = ours.is_some_and(Look::is_well);
+            answers.push((address, outcome));
+            if is_well {
+                break;
+            }
+        }
+        answers
+    }
+
+    fn is_ours(&self, look: &Look) -> bool {
+        self.table.masters.know(&look.id, &look.view)
+    }
+
+    /// Each known address was asked, and no node reports this cluster well.
+    fn end_round(&mut self) {
+        let (addresses, mut answers): (Vec<_>, Vec<_>) = std::mem::take(&mut self.round).answers.into_iter().unzip();
+        match judge(&self.table.masters.known(), &answers) {
+            Verdict::Ours(index) => {
+                self.other = None;
+                return self.apply(answers.swap_remove(index).look);
+            }
+            Verdict::Another(index) if self.is_settled(&answers[index].look) => {
+                tracing::warn!(target: "fairlock::server", seeds = %list(&self.seeds), "another cluster has taken the place of this one, which does not answer: all holds and waits are checked there");
+                (self.other, self.passed_over) = (None, 0);
+                self.table.leave_cluster();
+                return self.apply(answers.swap_remove(index).look);
+            }
+            Verdict::Another(_) => {}
+            Verdict::Undecided => self.other = None,
+        }
+        for (address, Answer { look, .. }) in addresses.iter().zip(&answers) {
+            if !self.is_ours(look) {
+                self.table.leads_elsewhere(address);
+            }
+        }
+    }
+
+    /// Whether this other cluster has answered for long enough.
+    fn is_settled(&mut self, look: &Look) -> bool {
+        let masters = || look.view.shards.keys();
+        let before = self.other.take().filter(|(before, _)| before.iter().eq(masters()));
+        let (_, since) = self.other.insert(before.unwrap_or_else(|| (masters().cloned().collect(), now())));
+        now() >= *since + SETTLED
     }
 
     /// Asks this node again and again, until it does not answer or another one should be asked.
-    async fn watch(&mut self, mut source: Source) {
+    async fn watch(&mut self, source: Source) {
         let (mut is_doubtful, mut doubts, opened) = (true, 0, now());
         // As long as no node is believed without reserve, another one is asked every few seconds.
         while doubts < DOUBTS_AT_ONE && (self.passed_over == 0 || now() < opened + LONGEST_PAUSE) {
             let asked = async {
                 let health = source.health().await?;
                 let is_due = is_doubtful || self.passed_over > 0 || self.is_due(&health);
-                let view = if is_due { Some(source.view().await?) } else { None };
-                Ok::<_, RedisError>((health, view))
+                Ok::<_, RedisError>(if is_due { Asked::All(source.look(health).await?) } else { Asked::Health(health) })
             };
             match timeout(PATIENCE, asked).await {
-                Ok(Ok((health, view))) if self.is_behind(&health, view.as_ref()) => {
+                // It has left for another cluster.
+                Ok(Ok(Asked::All(look))) if !self.is_ours(&look) => return,
+                Ok(Ok(asked)) if self.is_behind(&asked) => {
                     if self.passed_over < PASSED_OVER_AT_MOST {
                         self.passed_over += 1;
                         return sleep(SHORTEST_PAUSE).await;
                     }
-                    // All report it.
-                    self.apply(Look { health, view: view.unwrap_or_default() });
+                    // All report it. The first that did was asked for all.
+                    if let Asked::All(look) = asked {
+                        self.apply(look);
+                    }
                 }
-                Ok(Ok((health, Some(view)))) => {
+                Ok(Ok(asked)) => {
                     self.passed_over = 0;
-                    self.apply(Look { health, view });
+                    if let Asked::All(look) = asked {
+                        self.apply(look);
+                    }
                 }
-                Ok(Ok((_, None))) => self.passed_over = 0,
                 Ok(Err(error)) => {
                     return tracing::debug!(target: "fairlock::server", address = %source.address, %error, "no answer about the cluster");
                 }
@@ -220,12 +346,17 @@ impl Watch {
 
     /// Whether other nodes should be asked before this one is believed. A removed node reports the
     /// cluster down and names no slot; a node that is cut off does not learn of a new epoch.
-    fn is_behind(&self, health: &Health, view: Option<&View>) -> bool {
-        let names_nothing = view.is_some_and(|view| view.ranges.is_empty());
+    fn is_behind(&self, asked: &Asked) -> bool {
+        let (health, names_nothing) = match asked {
+            Asked::Health(health) => (health, false),
+            Asked::All(Look { health, view, .. }) => (health, view.ranges.is_empty()),
+        };
         health.epoch < self.epoch || !health.is_ok || names_nothing
     }
 
-    fn apply(&mut self, Look { health, view }: Look) {
+    fn apply(&mut self, Look { health, view, .. }: Look) {
+        // First: a connection that the table wants is checked by them.
+        self.table.masters.believe(&view);
         if health.epoch != self.epoch {
             self.changed = now();
         }
@@ -247,10 +378,11 @@ impl Watch {
     }
 }
 
-impl Look {
-    /// The greater, the better.
-    fn rank(&self) -> (bool, u64) {
-        (!self.view.ranges.is_empty(), self.health.epoch)
+/// One more of them. With a limit once another one has answered: a dead one must not hold up the rest.
+async fn next<F: Future>(asking: &mut FuturesUnordered<F>, until: Option<Instant>) -> Option<F::Output> {
+    match until {
+        None => asking.next().await,
+        Some(until) => timeout_at(until.into(), asking.next()).await.ok().flatten(),
     }
 }
 
@@ -261,20 +393,23 @@ impl Source {
         Ok(Self { address: target.place.address.clone(), connection })
     }
 
-    fn io(&mut self) -> &mut MultiplexedConnection {
-        &mut self.connection.io
-    }
-
-    async fn health(&mut self) -> Result<Health, RedisError> {
-        let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(self.io()).await?;
+    async fn health(&self) -> Result<Health, RedisError> {
+        let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(&mut self.connection.io.clone()).await?;
         Ok(Health::read(&info))
     }
 
-    async fn view(&mut self) -> Result<View, RedisError> {
-        let slots: Value = redis::cmd("CLUSTER").arg("SLOTS").query_async(self.io()).await?;
+    async fn look(&self, health: Health) -> Result<Look, RedisError> {
+        let (mut io, mut slots_io) = (self.connection.io.clone(), self.connection.io.clone());
+        let (mut my_id, mut slots) = (redis::cmd("CLUSTER"), redis::cmd("CLUSTER"));
+        let (id, slots) = try_join(
+            my_id.arg("MYID").query_async::<String>(&mut io),
+            slots.arg("SLOTS").query_async::<Value>(&mut slots_io),
+        )
+        .await?;
         let unexpected = |error: Malformed| {
             RedisError::from((redis::ErrorKind::UnexpectedReturnType, "CLUSTER SLOTS", error.to_string()))
         };
-        View::read(&slots, &self.address).map_err(unexpected)
+        let view = View::read(&slots, &self.address).map_err(unexpected)?;
+        Ok(Look { id, health, view })
     }
 }

@@ -16,8 +16,10 @@ use super::error::{cluster_error, connect_error, probe_error};
 use super::network::{Established, NamedServer, NetworkWire};
 use super::sign_in::{SignedIn, sign_in_at};
 use super::wire::{Supervised, Wire};
+use crate::store::ServedKeys;
 use crate::store::call::{Call, arg, key};
 use crate::store::clock::now;
+use crate::store::cluster::view::View;
 use crate::store::connection::{Connection, Unasked};
 use crate::store::dial::{Limit, Target};
 use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
@@ -127,8 +129,8 @@ impl Supervised<NetworkWire> {
         // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
         // it may have led to another server.
         if self.keys.is_of_cluster() {
+            connection.channel_tag = self.check_cluster(target, &mut io).await?;
             self.ask_time(target, &mut io).await?;
-            connection.channel_tag = ask_id(target, &mut io).await?;
         } else {
             self.probe(target, connection).await?;
         }
@@ -197,6 +199,25 @@ impl Supervised<NetworkWire> {
         let (seconds, micros) = time.map_err(|error| connect_error(target, error))?;
         self.clock.learn(sent, seconds, micros);
         Ok(())
+    }
+
+    /// Checks that the node belongs to the client's cluster, which neither its address nor its id alone can show. Returns
+    /// the part of its id that its channels have.
+    async fn check_cluster(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<String, ConnectError> {
+        let (mut slots_io, question) = (io.clone(), redis::cmd("CLUSTER"));
+        let (mut my_id, mut slots) = (question.clone(), question);
+        let asked = futures::try_join!(
+            my_id.arg("MYID").query_async::<String>(io),
+            slots.arg("SLOTS").query_async::<Value>(&mut slots_io)
+        );
+        let (id, slots) = asked.map_err(|error| cluster_error(target, error))?;
+        let view = View::read(&slots, &target.place.address).map_err(|error| target.unreachable(Arc::new(error)))?;
+        match &self.keys {
+            ServedKeys::Slots { masters, .. } if !masters.know(&id, &view) => {
+                Err(target.unreachable(Arc::new(Fault::AnotherCluster)))
+            }
+            _ => Ok(id.chars().take(DIGITS_OF_ID).chain([':']).collect()),
+        }
     }
 
     /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
@@ -415,13 +436,6 @@ fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
 /// server 2 %. Where two nodes share them, a grant that the bus brings from the other one is asked about all the same
 /// (`Poller::granted`).
 const DIGITS_OF_ID: usize = 8;
-
-/// The id of a node of a cluster, as a part of its channels.
-async fn ask_id(target: &Target, io: &mut MultiplexedConnection) -> Result<String, ConnectError> {
-    let id = redis::cmd("CLUSTER").arg("MYID").query_async::<String>(io).await;
-    let id = id.map_err(|error| cluster_error(target, error))?;
-    Ok(id.chars().take(DIGITS_OF_ID).chain([':']).collect())
-}
 
 #[cfg(test)]
 mod tests {

@@ -38,6 +38,48 @@ impl Cluster {
         Self { masters: servers.into_iter().map(|(server, _)| server).collect() }
     }
 
+    /// Its first nodes come back with their data at these ports.
+    pub async fn come_back_at(&mut self, ports: &[u16]) {
+        for master in self.masters.iter().take(ports.len()) {
+            master.kill().await;
+        }
+        for (master, port) in self.masters.iter_mut().zip(ports) {
+            // Another server may be about to end there.
+            master.come_back_at(*port).await;
+        }
+        self.settle().await;
+    }
+
+    /// Waits until all nodes report that the cluster is complete.
+    pub async fn settle(&self) {
+        for server in &self.masters {
+            eventually("the cluster is complete", async || {
+                command(server, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+            })
+            .await;
+        }
+    }
+
+    /// The latest change that it knows of.
+    pub async fn epoch(&self) -> u64 {
+        let mut latest = 0;
+        for server in &self.masters {
+            let info = command(server, &["CLUSTER", "INFO"]).await;
+            let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")?.trim().parse().ok());
+            latest = latest.max(epoch.unwrap());
+        }
+        latest
+    }
+
+    /// Makes its epoch a later one.
+    pub async fn advance_beyond(&self, epoch: u64) {
+        while self.epoch().await <= epoch {
+            for server in &self.masters {
+                command(server, &["CLUSTER", "BUMPEPOCH"]).await;
+            }
+        }
+    }
+
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.masters.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
         format!("redis+cluster://{}", hosts.join(","))

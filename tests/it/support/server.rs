@@ -202,6 +202,12 @@ impl Server {
         self.restart().await;
     }
 
+    /// Killed and started again with its data, at another port.
+    pub async fn come_back_at(&mut self, port: u16) {
+        self.port = port;
+        self.restart_with_data().await;
+    }
+
     /// Writes what it has to a file now.
     pub async fn save(&self) {
         redis::cmd("SAVE").exec_async(&mut self.connection().await).await.unwrap();

@@ -1,0 +1,216 @@
+//! Addresses and seeds that lead to another cluster: the ids of the nodes decide which one is the client's.
+
+use std::time::Duration;
+
+use fairlock::LockClient;
+
+use crate::support::cluster::{Cluster, command, slot_of};
+use crate::support::{Collect, Proxy, Server, Timing, eventually, free_port, limit_to};
+
+const NODES: [&str; 4] = ["--cluster-node-timeout", "2000", "--appendonly", "yes"];
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const LONGEST: Duration = Duration::from_secs(180);
+
+async fn connect(url: &str) -> LockClient {
+    let lease = Duration::from_secs(90);
+    Timing { lease, operation_timeout: Duration::from_secs(2), ..Timing::default() }.connect(url).await
+}
+
+async fn lock_all(client: &LockClient) {
+    for name in NAMES {
+        let guard = client.lock(name).lock_timeout(Duration::from_secs(25)).await.unwrap();
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// How many clients of this library are connected.
+async fn clients_of(nodes: &[Server]) -> usize {
+    let mut clients = 0;
+    for node in nodes {
+        clients += command(node, &["CLIENT", "LIST"]).await.matches(" sub=1 ").count();
+    }
+    clients
+}
+
+/// How many scripts of this library have run there, and clients have subscribed.
+async fn used(nodes: &[Server]) -> u64 {
+    let mut calls = 0;
+    for node in nodes {
+        calls += node.calls("evalsha").await + node.calls("subscribe").await;
+    }
+    calls
+}
+
+/// A client of `ours`, which moves from address to address, and another cluster, which gets addresses of before.
+struct Places {
+    ours: Cluster,
+    theirs: Cluster,
+    seed: Proxy,
+    url: String,
+    client: LockClient,
+}
+
+impl Places {
+    async fn start() -> Self {
+        let (ours, theirs) = (Cluster::with(3, &NODES).await, Cluster::with(3, &NODES).await);
+        let seed = Proxy::start(&ours.masters[0]).await;
+        let url = format!("redis+cluster://{}", seed.word());
+        let client = connect(&url).await;
+        lock_all(&client).await;
+        assert!(clients_of(&ours.masters).await > 0 && clients_of(&theirs.masters).await == 0);
+        Self { ours, theirs, seed, url, client }
+    }
+
+    /// All nodes of ours come back at other addresses, and the others get so many of those before.
+    async fn change(&mut self, taken: usize) {
+        let before: Vec<_> = self.ours.masters.iter().map(Server::port).collect();
+        self.ours.come_back_at(&[free_port(), free_port(), free_port()]).await;
+        self.theirs.come_back_at(&before[..taken]).await;
+        self.seed.move_to(&self.ours.masters[0]);
+    }
+
+    /// The client works on, at its own cluster, as does a client that begins now.
+    async fn check(&self) {
+        lock_all(&self.client).await;
+        let held = self.client.lock("held").lock_timeout(Duration::from_secs(25)).await.unwrap();
+        let other = connect(&self.url).await;
+        assert!(other.lock("held").try_lock().await.unwrap().is_none(), "two holders");
+        assert!(held.is_valid());
+        held.unlock().await.unwrap();
+        lock_all(&other).await;
+        assert_eq!((clients_of(&self.theirs.masters).await, used(&self.theirs.masters).await), (0, 0));
+        assert!(clients_of(&self.ours.masters).await > 0);
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_moves_is_found_again_and_not_the_one_that_gets_one_of_its_addresses() {
+    limit_to(LONGEST, async {
+        let mut places = Places::start().await;
+        places.change(0).await;
+        places.check().await;
+        // The other one has earlier epochs, and then later ones.
+        places.ours.advance_beyond(places.theirs.epoch().await).await;
+        places.change(1).await;
+        places.check().await;
+        places.theirs.advance_beyond(places.ours.epoch().await + 5).await;
+        places.change(1).await;
+        places.check().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_gets_all_addresses_of_another_one_does_not_get_its_clients() {
+    limit_to(LONGEST, async {
+        let mut places = Places::start().await;
+        places.theirs.advance_beyond(places.ours.epoch().await + 5).await;
+        places.change(3).await;
+        places.check().await;
+        places.ours.advance_beyond(places.theirs.epoch().await + 5).await;
+        places.change(3).await;
+        places.check().await;
+    })
+    .await;
+}
+
+/// One id that is known proves nothing. A soft reset keeps the id, the address and the connections.
+#[tokio::test]
+async fn a_node_that_was_reset_and_has_joined_another_cluster_is_left() {
+    limit_to(LONGEST, async {
+        let (ours, theirs) = (Cluster::with(3, &NODES).await, Cluster::with(1, &NODES).await);
+        let (stray, host) = (&ours.masters[2], &theirs.masters[0]);
+        let client = connect(&format!("redis+cluster://127.0.0.1:{}", ours.masters[0].port())).await;
+        let name = name_with_slot(stray, 10_923..16_384).await;
+        client.lock(&name).lock().await.unwrap().unlock().await.unwrap();
+        // Otherwise the others tell the client, and join the other cluster along with it.
+        ours.masters[..2].iter().for_each(Server::pause);
+        let id = ours.id(2).await;
+        for words in [["FLUSHALL", "SYNC"].as_slice(), &["CLUSTER", "RESET", "SOFT"]] {
+            command(stray, words).await;
+        }
+        assert_eq!(ours.id(2).await, id);
+        eventually("the client has left it", async || clients_of(std::slice::from_ref(stray)).await == 0).await;
+
+        let nodes = command(host, &["CLUSTER", "NODES"]).await;
+        // `<id> <address>:<port>@<bus port> …`
+        let bus = nodes.split(['@', ' ', ',']).nth(2).unwrap();
+        command(stray, &["CLUSTER", "MEET", "127.0.0.1", &host.port().to_string(), bus]).await;
+        let slot = slot_of(host, &name).await.to_string();
+        for server in [host, stray] {
+            eventually("they know of each other", async || {
+                let nodes = command(server, &["CLUSTER", "NODES"]).await;
+                nodes.lines().count() == 2 && !nodes.contains("handshake")
+            })
+            .await;
+            command(server, &["CLUSTER", "SETSLOT", &slot, "NODE", &id]).await;
+        }
+        eventually("it serves the slot", async || {
+            command(stray, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+        })
+        .await;
+        command(stray, &["CONFIG", "RESETSTAT"]).await;
+        let error = client.lock(&name).lock_timeout(Duration::from_secs(8)).await.unwrap_err();
+        assert!(error.to_string().contains("another cluster"), "{error}");
+        assert_eq!(used(std::slice::from_ref(stray)).await, 0);
+        // A client of the other cluster is served there.
+        let theirs = connect(&theirs.url()).await;
+        theirs.lock(&name).lock().await.unwrap().unlock().await.unwrap();
+        assert!(used(std::slice::from_ref(stray)).await > 0);
+    })
+    .await;
+}
+
+async fn name_with_slot(server: &Server, slots: std::ops::Range<u16>) -> String {
+    for number in 0.. {
+        let name = format!("name {number}");
+        if slots.contains(&slot_of(server, &name).await) {
+            return name;
+        }
+    }
+    unreachable!("there are names without end")
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_replaced_on_purpose_is_found_by_the_seeds() {
+    limit_to(LONGEST, async {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let (old, new) = (Cluster::with(3, &NODES).await, Cluster::with(1, &NODES).await);
+        let seed = Proxy::start(&old.masters[0]).await;
+        let url = format!("redis+cluster://{}", seed.word());
+        let (one, other) = (connect(&url).await, connect(&url).await);
+        // At a node that stays until the end.
+        let name = name_with_slot(&old.masters[0], 10_923..16_384).await;
+        let held = one.lock(&name).lock().await.unwrap();
+        let waiting = {
+            let (other, name) = (other.clone(), name.clone());
+            tokio::spawn(async move { other.lock(&name).lock().await.unwrap() })
+        };
+        eventually("it waits", async || one.lock(&name).status().await.unwrap().waiters == 1).await;
+
+        // Two of three masters answer, although their cluster is down.
+        seed.fail_over_to(&new.masters[0]);
+        old.masters[0].kill().await;
+        eventually("it is down", async || {
+            command(&old.masters[2], &["CLUSTER", "INFO"]).await.contains("cluster_state:fail")
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        assert_eq!((used(&new.masters).await, held.is_valid()), (0, true));
+
+        // One of three does.
+        old.masters[1].kill().await;
+        eventually("it is told", async || {
+            said.saw("WARN", "another cluster has taken the place of this one, which does not answer")
+        })
+        .await;
+        held.lost().await;
+        let next = waiting.await.unwrap();
+        assert!(next.is_valid() && one.lock(&name).try_lock().await.unwrap().is_none());
+        next.unlock().await.unwrap();
+        eventually("it is left", async || clients_of(&old.masters[2..]).await == 0).await;
+        lock_all(&one).await;
+    })
+    .await;
+}
