@@ -313,12 +313,13 @@ impl LockClientBuilder {
         self
     }
 
-    /// A server that cannot be reached yet is no error of [`connect`](Self::connect): the client goes on trying, as after
+    /// A server that is [not ready yet](ConnectError::may_pass) is no error of [`connect`](Self::connect): it is down or loads its
+    /// data, it is full, a cluster has no slots yet, Sentinels do not know the service yet. The client goes on trying, as after
     /// each loss of the connection. `lock` waits meanwhile, calls with a limit return
     /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason (of a cluster, none of
     /// whose servers is known yet, only those errors have it). For services that start without their servers, or together with them.
     ///
-    /// A permanent problem is still an error: a wrong password, a missing right, options that do not fit.
+    /// A permanent problem is still an error: a wrong password, a missing right, a certificate, options that do not fit.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -372,7 +373,8 @@ impl LockClientBuilder {
     }
 
     /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
-    /// At most 256 bytes. Defaults to host name and process id.
+    /// At most 256 bytes. Defaults to host name and process id. In CLIENT LIST of the server the client's connection is named
+    /// `fairlock:` and the label, with `_` for spaces and for all that is not ASCII.
     ///
     /// ```
     /// let builder = fairlock::LockClient::builder().label("billing worker 7");
@@ -481,7 +483,7 @@ impl LockClientBuilder {
     /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
     /// the primary of a service that Sentinels watch. All clients of the same locks need the same servers in the same order, and
     /// the same [`strict_restart`](Self::strict_restart), which is on here: without it, it is the lease. A minority of the
-    /// servers may be out of reach; they are used as soon as they answer.
+    /// servers may be out of reach or [not ready yet](ConnectError::may_pass); they are used as soon as they answer.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {

@@ -47,10 +47,10 @@ Exit codes:
   that of the command, or 128 + N if signal N ended it
   1    others have the lock (--conflict-exit-code)
   2    wrong usage
-  69   the server cannot be reached, or does not answer
+  69   the server cannot be reached, is not ready yet, or does not answer
   71   something on this machine failed
   75   the lock was lost while the command ran
-  77   the server refuses
+  77   the server refuses, until somebody changes something
   126  the command cannot be run
   127  there is no such command";
 
@@ -68,10 +68,10 @@ Exit codes:
   0    done
   1    others have the lock
   2    wrong usage
-  69   the server cannot be reached, or does not answer: nobody knows
+  69   the server cannot be reached, is not ready yet, or does not answer: nobody knows
   71   something on this machine failed, as where the handle cannot be printed
   75   the handle holds nothing: its lease is over, it was released, attached or taken away
-  77   the server refuses
+  77   the server refuses, until somebody changes something
   128 + N  signal N came before the handle was printed; 141: nobody reads it. The lock is released";
 
 /// A fair distributed lock on Redis or Valkey.
@@ -83,7 +83,7 @@ pub struct Args {
 
     /// The server: redis://, rediss://, unix://, redis-sentinel:// or redis+cluster://.
     ///
-    /// Three or more, given one by one or with spaces between them, are several servers, of which a majority holds each lock:
+    /// Three or more, given one by one, in one line or in lines of their own, are several servers, of which a majority holds each lock:
     /// the same ones in the same order for all clients.
     ///
     /// The environment is the better place for a URL with a password: others on this machine can see arguments.
@@ -93,10 +93,9 @@ pub struct Args {
         global = true,
         env = "FAIRLOCK_URL",
         hide_env_values = true,
-        value_delimiter = ' ',
         default_value = "redis://127.0.0.1/"
     )]
-    pub urls: Vec<String>,
+    urls: Vec<String>,
     /// The prefix of the keys of all locks.
     #[arg(long, global = true, env = "FAIRLOCK_PREFIX", default_value = "fairlock")]
     pub prefix: String,
@@ -123,12 +122,16 @@ pub struct Args {
 
 impl Args {
     pub fn is_cluster(&self) -> bool {
-        self.urls.iter().any(|url| url.contains("+cluster:"))
+        self.urls().any(|url| url.contains("+cluster:"))
     }
 
     /// Whether a server that was started anew grants nothing for a while.
     pub fn is_strict(&self) -> bool {
-        self.strict_restart.is_some() || self.urls.len() > 1
+        self.strict_restart.is_some() || self.urls().count() > 1
+    }
+
+    pub fn urls(&self) -> impl Iterator<Item = &str> {
+        self.urls.iter().flat_map(|urls| urls.split_whitespace())
     }
 }
 
@@ -253,7 +256,8 @@ pub struct Call {
     /// Does not wait: gives up if others hold the lock or wait for it.
     #[arg(long = "try", short = 'n', conflicts_with = "wait")]
     pub try_only: bool,
-    /// The longest wait, once it is connected; 0s is --try. Without it: no limit.
+    /// The longest wait, also for a server that is not ready yet; 0s is --try. Without it the lock is waited for without a
+    /// limit, and the server not at all.
     #[arg(long, short, value_parser = duration, value_name = "DURATION")]
     pub wait: Option<Duration>,
     /// The text that `status` shows beside this lock. Defaults to host and process id.

@@ -1,12 +1,14 @@
 //! From the arguments to a client.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock::{ConnectOptions, HandleError, LockClient, LockClientBuilder};
+use tokio::time::sleep;
 
-use super::args::Args;
+use super::args::{Args, Call};
 use super::exit::Failure;
+use super::guard::Wait;
 
 const LEASE: Duration = Duration::from_secs(30);
 const WAITER_TTL: Duration = Duration::from_secs(6);
@@ -15,6 +17,9 @@ const GRANT_TTL: Duration = Duration::from_secs(3);
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 /// The bound of the library.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Between two tries to connect: the first pause, which doubles, and the longest one. A server that is full or has just
+/// started is not helped by many.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 /// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
@@ -61,8 +66,7 @@ pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
 }
 
 pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {
-    let servers = args.urls.iter().filter(|url| !url.is_empty()).map(|url| server(args, url));
-    let servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+    let servers: Vec<_> = args.urls().map(|url| server(args, url)).collect::<Result<_, _>>()?;
     if servers.is_empty() { Err(Failure::usage("--url, or FAIRLOCK_URL, is empty")) } else { Ok(servers) }
 }
 
@@ -80,6 +84,31 @@ fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {
 
 pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<LockClient, Failure> {
     Ok(builder.connect_with(servers(args)?).await?)
+}
+
+/// For a call that may wait: it tries again as long as the server is not ready and its wait lasts. Also returns what is left
+/// of the wait, for the lock.
+pub async fn connect_within(
+    args: &Args,
+    mut builder: LockClientBuilder,
+    call: &Call,
+) -> Result<(LockClient, Wait), Failure> {
+    if let Some(label) = &call.label {
+        builder = builder.label(label);
+    }
+    let (servers, begun, [mut pause, longest_pause]) = (servers(args)?, Instant::now(), PAUSES);
+    loop {
+        let outcome = builder.clone().connect_with(servers.clone()).await;
+        match (outcome, call.wait().after(begun.elapsed())) {
+            (Ok(client), left) => return Ok((client, left)),
+            (Err(error), Wait::For(left)) if error.may_pass() => {
+                tracing::info!(%error, "not ready yet");
+                sleep(pause.min(left)).await;
+                pause = longest_pause.min(2 * pause);
+            }
+            (Err(error), _) => return Err(error.into()),
+        }
+    }
 }
 
 pub async fn connect(args: &Args) -> Result<LockClient, Failure> {

@@ -71,6 +71,7 @@ fn not_connected(error: &ConnectError, report: &mut Report) {
         ConnectError::Credentials(_) => "put user and password into FAIRLOCK_URL",
         ConnectError::TooOld { .. } => "scripts with flags came with Redis 7.0 and Valkey 7.2",
         ConnectError::ReadOnly => "a replica grants nothing: take redis-sentinel:// to follow the primary",
+        cause if cause.may_pass() => "it is not ready yet: no lock can be taken until it is",
         _ => "no lock can be taken until this is mended",
     };
     report.add("connection", Level::Broken, chain(error), advice);

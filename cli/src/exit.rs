@@ -3,20 +3,20 @@
 use std::error::Error;
 use std::io;
 
-use fairlock::{ConnectError, HandleError, LockError, RequestError};
+use fairlock::{ConnectError, HandleError, LockError, Refusal, RequestError};
 
 pub const OK: u8 = 0;
 /// `doctor` found something that breaks a promise. Also `lock`'s default when others have the lock.
 pub const FOUND: u8 = 1;
 pub const USAGE: u8 = 2;
-/// EX_UNAVAILABLE: the server cannot be reached, or does not answer.
+/// EX_UNAVAILABLE: the server cannot be reached, is not ready yet, or does not answer.
 pub const UNAVAILABLE: u8 = 69;
 /// EX_OSERR: something on this machine failed.
 const SYSTEM: u8 = 71;
 /// EX_TEMPFAIL: the lock was lost while the command ran.
 pub const LOST: u8 = 75;
-/// EX_NOPERM: the server refuses.
-pub const REFUSED: u8 = 77;
+/// EX_NOPERM: the server refuses, until a person changes something.
+const REFUSED: u8 = 77;
 /// The command cannot be run.
 pub const CANNOT_RUN: u8 = 126;
 /// There is no such command.
@@ -62,21 +62,22 @@ impl From<ConnectError> for Failure {
 fn code_of(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Options(_) | ConnectError::Url(_) => USAGE,
-        ConnectError::Unreachable { .. }
-        | ConnectError::NoMajority { .. }
-        | ConnectError::NoMasters { .. }
-        | ConnectError::NoQuorum { .. } => UNAVAILABLE,
         // One of several.
         ConnectError::Server { cause, .. } => code_of(cause),
+        error if error.may_pass() => UNAVAILABLE,
         _ => REFUSED,
     }
+}
+
+pub fn code_of_refusal(refusal: &Refusal) -> u8 {
+    if refusal.may_pass() { UNAVAILABLE } else { REFUSED }
 }
 
 impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Self {
         let code = match &error {
             RequestError::Name(_) | RequestError::OtherKind { .. } | RequestError::SeveralServers => USAGE,
-            RequestError::Refused(_) => REFUSED,
+            RequestError::Refused(refusal) => code_of_refusal(refusal),
             _ => UNAVAILABLE,
         };
         Self::new(code, chain(&error))
@@ -92,7 +93,8 @@ impl From<LockError> for Failure {
             | LockError::Permits { .. }
             | LockError::OtherKind { .. }
             | LockError::SeveralServers => USAGE,
-            LockError::Refused(_) | LockError::QueueFull { .. } => REFUSED,
+            LockError::Refused(refusal) => code_of_refusal(refusal),
+            LockError::QueueFull { .. } => REFUSED,
             _ => UNAVAILABLE,
         };
         Self::new(code, chain(&error))
@@ -103,7 +105,7 @@ impl From<HandleError> for Failure {
     fn from(error: HandleError) -> Self {
         let code = match &error {
             HandleError::OtherPrefix { .. } | HandleError::SeveralServers | HandleError::Lease(_) => USAGE,
-            HandleError::Request(RequestError::Refused(_)) => REFUSED,
+            HandleError::Request(RequestError::Refused(refusal)) => code_of_refusal(refusal),
             HandleError::Lost => LOST,
             _ => UNAVAILABLE,
         };

@@ -29,6 +29,16 @@ pub enum Wait {
     WithoutLimit,
 }
 
+impl Wait {
+    /// What is left of it after a part of it.
+    pub fn after(self, used: Duration) -> Self {
+        match self {
+            Self::For(longest) => longest.checked_sub(used).filter(|left| !left.is_zero()).map_or(Self::No, Self::For),
+            wait => wait,
+        }
+    }
+}
+
 /// The same three calls on each kind, with its names for them.
 macro_rules! take {
     ($of:expr, $wait:expr, $try:ident, $timeout:ident, $plain:ident) => {
@@ -42,27 +52,18 @@ macro_rules! take {
 
 impl Guard {
     /// `None`: others have it.
-    pub async fn take(
-        client: &LockClient,
-        name: &str,
-        used_as: Use,
-        wait: Wait,
-        label: Option<&str>,
-    ) -> Result<Option<Self>, LockError> {
+    pub async fn take(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Option<Self>, LockError> {
         Ok(match used_as {
             Use::Lock => {
                 let lock = client.lock(name);
-                let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
                 take!(lock, wait, try_lock, lock_timeout, lock).map(Self::Lock)
             }
             Use::Slots(slots) => {
                 let gate = client.semaphore(name, slots);
-                let gate = label.map_or_else(|| gate.clone(), |label| gate.labelled(label));
                 take!(gate, wait, try_acquire, acquire_timeout, acquire).map(Self::Permit)
             }
             Use::Shared | Use::Exclusive => {
                 let lock = client.rw_lock(name);
-                let lock = label.map_or_else(|| lock.clone(), |label| lock.labelled(label));
                 match used_as {
                     Use::Shared => take!(lock, wait, try_read, read_timeout, read).map(Self::Read),
                     _ => take!(lock, wait, try_write, write_timeout, write).map(Self::Write),

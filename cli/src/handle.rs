@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::args::{Acquire, Args, Extend, Release};
 use super::connect;
 use super::exit::{self, Failure};
-use super::guard::Guard;
+use super::guard::{Guard, Wait};
 use super::lock;
 use super::log::say;
 use super::output;
@@ -28,15 +28,15 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
     let mut signals = Signals::catch()?;
     // Until it is detached it is renewed, with a lease of the usual length at most.
     let builder = connect::builder_for_handle(args, acquire.lease)?;
-    let client = tokio::select! {
-        client = connect::connect_with(args, builder) => client?,
+    let (client, wait) = tokio::select! {
+        connected = connect::connect_within(args, builder, &acquire.call) => connected?,
         signal = signals.next() => return Ok(lock::ended_by(signal)),
     };
     let outcome = tokio::select! {
         // The signal first: a handle that is not printed is released.
         biased;
         signal = signals.next() => Ok(lock::ended_by(signal)),
-        outcome = acquired(&client, acquire) => match outcome {
+        outcome = acquired(&client, acquire, wait) => match outcome {
             Ok(None) => Ok(acquire.call.conflict_exit_code),
             Ok(Some(handle)) => {
                 let printed = print(&handle, acquire, &mut signals).await;
@@ -61,8 +61,8 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
 type NotDetached = (Failure, Option<HoldHandle>);
 
 /// `None`: others have it.
-async fn acquired(client: &LockClient, acquire: &Acquire) -> Result<Option<HoldHandle>, NotDetached> {
-    let guard = lock::acquire(client, &acquire.name, acquire.used_as(), &acquire.call).await;
+async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<Option<HoldHandle>, NotDetached> {
+    let guard = lock::acquire(client, &acquire.name, acquire.used_as(), wait).await;
     let handle = match guard.map_err(|failure| (failure, None))? {
         None => return Ok(None),
         Some(Guard::Lock(guard)) => guard.detach(acquire.lease).await.map_err(not_detached)?,
@@ -82,8 +82,8 @@ fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
         DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
             (Failure::usage(text), None)
         }
-        DetachError::Refused { reason: DetachRefusal::Request(RequestError::Refused(_)), .. } => {
-            (Failure::new(exit::REFUSED, text), None)
+        DetachError::Refused { reason: DetachRefusal::Request(RequestError::Refused(refusal)), .. } => {
+            (Failure::new(exit::code_of_refusal(&refusal), text), None)
         }
         DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),
         _ => (Failure::new(exit::UNAVAILABLE, text), None),

@@ -9,7 +9,7 @@ use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, UnlockError
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::args::{Args, Call, Lock};
+use super::args::{Args, Lock};
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
@@ -29,13 +29,13 @@ pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
         Some(handle) => connect::builder_for_handle(args, handle.lease())?,
         None => connect::builder(args, lock.lease),
     };
-    let client = tokio::select! {
-        client = connect::connect_with(args, builder) => client?,
+    let (client, wait) = tokio::select! {
+        connected = connect::connect_within(args, builder, &lock.call) => connected?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     let outcome = match &lock.attach {
         Some(handle) => attached(&client, handle, lock, &mut signals).await,
-        None => locked(&client, lock, &mut signals).await,
+        None => locked(&client, lock, wait, &mut signals).await,
     };
     if let Err(error) = client.close().await {
         say(&error.to_string());
@@ -43,10 +43,10 @@ pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
     outcome
 }
 
-async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
+async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Signals) -> Result<u8, Failure> {
     let name = lock.name.as_deref().unwrap_or_default();
     let acquired = tokio::select! {
-        acquired = acquire(client, name, lock.used_as(), &lock.call) => acquired?,
+        acquired = acquire(client, name, lock.used_as(), wait) => acquired?,
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
@@ -57,9 +57,9 @@ async fn locked(client: &LockClient, lock: &Lock, signals: &mut Signals) -> Resu
 }
 
 /// `None`: others have it.
-pub async fn acquire(client: &LockClient, name: &str, used_as: Use, call: &Call) -> Result<Option<Guard>, Failure> {
-    check_nesting(client, name, used_as, call.wait()).await?;
-    match Guard::take(client, name, used_as, call.wait(), call.label.as_deref()).await {
+pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Option<Guard>, Failure> {
+    check_nesting(client, name, used_as, wait).await?;
+    match Guard::take(client, name, used_as, wait).await {
         Err(LockError::Timeout) => Ok(None),
         Err(LockError::OtherKind { is, .. }) => {
             Err(Failure::usage(format!("{name:?} is in use as {is}: {}", flag_of(is))))

@@ -27,6 +27,9 @@ pub struct Refusal {
     pub in_script: bool,
 }
 
+/// How Redis' answer to a command begins that it does not have.
+const UNKNOWN: &str = "unknown command '";
+
 /// How to handle a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
@@ -49,12 +52,17 @@ impl Refusal {
         let (text, place) =
             message.rsplit_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
         let is_own_check = text.contains("fairlock: ");
+        // Redis repeats the arguments of a command that it does not have. Of EVAL the first one is a script.
+        let text = match text.split_once("', with args beginning with") {
+            Some((command, _arguments)) if command.starts_with(UNKNOWN) => format!("{command}'"),
+            _ => text.trim_end_matches(',').to_owned(),
+        };
         // A right that is missing inside a script has no code: Redis 7.0 has these words, later ones and
         // Valkey have those above.
         let lacks_right = acl_failure.is_some() || text.starts_with("The user executing the script can't ");
         Self {
             code: if lacks_right { "NOPERM" } else { code }.to_owned(),
-            message: text.trim_end_matches(',').to_owned(),
+            message: text,
             in_script: acl_failure.is_some() || place.is_some() && !is_own_check,
         }
     }
@@ -62,6 +70,25 @@ impl Refusal {
     /// The rights that the user lacks, by the server's answer when they were checked.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
         self.message = lacking(missing);
+    }
+
+    /// Whether the same request may succeed later without a change by a person: the server is
+    /// loading its data, has no room for one more client, or fails over, for example. Not if part of a script
+    /// [has run](Self::in_script).
+    ///
+    /// ```
+    /// fn is_worth_a_retry(error: &fairlock::RequestError) -> bool {
+    ///     matches!(error, fairlock::RequestError::Refused(refusal) if refusal.may_pass())
+    /// }
+    /// ```
+    pub fn may_pass(&self) -> bool {
+        self.kind() == RefusalKind::Passing
+    }
+
+    /// The server has closed this connection, since it has as many as `maxclients` allows. Of a cluster's node the
+    /// bus has some of them.
+    fn is_full(&self) -> bool {
+        self.message.starts_with("max number of clients ")
     }
 
     pub(crate) fn is_about_rights(&self) -> bool {
@@ -79,6 +106,7 @@ impl Refusal {
             // First, since the code alone is not enough: OOM before a script is harmless, and OOM inside comes
             // after writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
+            _ if self.is_full() => RefusalKind::Passing,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
             | "NOREPLICAS" | "MISCONF" | "OOM" | "NOBOOT" => RefusalKind::Passing,
             _ => RefusalKind::Final,
@@ -126,6 +154,8 @@ impl Refusal {
             "LOADING" | "MASTERDOWN" | "BUSY" => "the server is not ready: try again",
             "TRYAGAIN" | "MOVED" | "ASK" => "the cluster moves the slot of this lock: try again",
             "CLUSTERDOWN" => "part of the cluster is down: see CLUSTER INFO",
+            _ if self.is_full() => "the server has no room for one more client: end some, or raise maxclients",
+            _ if self.message.starts_with(UNKNOWN) => "that command was renamed or disabled on the server",
             _ => return None,
         })
     }
@@ -282,8 +312,11 @@ pub enum ConnectError {
         /// Host and port.
         address: String,
     },
-    /// The cluster has no master that could be asked: no slot is served.
-    #[error("no master of the cluster serves any slot: see CLUSTER SLOTS and CLUSTER INFO at {address}")]
+    /// No slot of the cluster has a master yet, as before `redis-cli --cluster create`. This may pass.
+    #[error(
+        "the cluster is not ready: none of its slots is assigned to a master yet: see CLUSTER SLOTS and CLUSTER INFO at \
+         {address}, and create the cluster if nobody has"
+    )]
     #[non_exhaustive]
     NoMasters {
         /// Host and port of the node that reported it.
@@ -341,8 +374,11 @@ pub enum ConnectError {
         /// In its own words.
         reason: String,
     },
-    /// More than half of the Sentinels do not know the service.
-    #[error("the Sentinels do not know the service {service:?}: see `sentinel monitor` in their configuration")]
+    /// More than half of the Sentinels do not know the service: not yet, or by another name. This may pass.
+    #[error(
+        "the Sentinels do not know the service {service:?} yet, or it has another name: see `sentinel monitor` in their \
+         configuration"
+    )]
     #[non_exhaustive]
     UnknownService {
         /// The name in the URL.
@@ -459,8 +495,11 @@ fn beside_rights(missing: &[String]) -> &'static str {
         return "; more may be missing, which only EVAL can ask: docs/deploying.md lists all that locks need";
     }
     // The server answers the same for a command that it does not have.
-    let is_of_a_command = missing.iter().any(|right| right.starts_with('+'));
-    if is_of_a_command { " (or the command was renamed or disabled on the server)" } else { "" }
+    if missing.iter().any(|right| right.starts_with('+')) {
+        return " (or the command was renamed or disabled on the server)";
+    }
+    // `%R~` alone is not enough.
+    if missing.iter().any(|right| right.starts_with('~')) { " (to read these keys and to write them)" } else { "" }
 }
 
 impl ConnectError {
@@ -481,11 +520,37 @@ impl ConnectError {
         }
     }
 
-    /// Whether a later attempt may succeed without a change by a person.
+    /// Whether a later attempt may succeed without a change by a person: the server is not ready, which is not a refusal. It
+    /// is down, its name is not known yet, it is loading its data or has no room for one more client, it is still a replica, no slot
+    /// of the cluster has a master yet, the Sentinels do not know the service yet, or too few of them answer.
+    ///
+    /// [`retry_on_initial_connect`](crate::LockClientBuilder::retry_on_initial_connect) begins in all of these cases.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), fairlock::ConnectError> {
+    /// use std::time::Duration;
+    ///
+    /// use fairlock::LockClient;
+    ///
+    /// let client = loop {
+    ///     match LockClient::connect("redis://127.0.0.1/").await {
+    ///         Err(error) if error.may_pass() => eprintln!("not ready yet: {error}"),
+    ///         outcome => break outcome?,
+    ///     }
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    /// };
+    /// # drop(client);
+    /// # Ok(()) }
+    /// ```
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::ReadOnly | Self::NoMajority { .. } | Self::NoQuorum { .. } => true,
-            Self::Refused(refusal) => refusal.kind() == RefusalKind::Passing,
+            Self::Unreachable { .. }
+            | Self::ReadOnly
+            | Self::NoMasters { .. }
+            | Self::UnknownService { .. }
+            | Self::NoMajority { .. }
+            | Self::NoQuorum { .. } => true,
+            Self::Refused(refusal) => refusal.may_pass(),
             Self::Server { cause, .. } => cause.may_pass(),
             _ => false,
         }
@@ -598,6 +663,51 @@ mod tests {
         assert_eq!(refusal.other_kind(), Some((Kind::Semaphore, Kind::Lock)));
         assert_eq!((refusal.kind(), refusal.in_script), (RefusalKind::Final, false));
         assert_eq!(Refusal::new("ERR", message).other_kind(), None);
+    }
+
+    #[test]
+    fn a_server_that_is_not_ready_passes_and_what_a_person_has_to_change_does_not() {
+        let (address, service, answers) = ("h:1".to_owned(), "s".to_owned(), String::new());
+        let refused = |code, message| ConnectError::Refused(Refusal::new(code, message));
+        let unreachable = ConnectError::Unreachable { address: address.clone(), cause: Arc::new(Fault::NotConnected) };
+        for error in [
+            unreachable.clone(),
+            unreachable.of_server("redis://h:1/".into()),
+            ConnectError::ReadOnly,
+            ConnectError::NoMasters { address: address.clone() },
+            ConnectError::UnknownService { service: service.clone() },
+            ConnectError::NoMajority { service, answers },
+            refused("LOADING", "Redis is loading the dataset in memory"),
+            refused("CLUSTERDOWN", "Hash slot not served"),
+            refused("ERR", "max number of clients reached"),
+            refused("ERR", "max number of clients + cluster connections reached"),
+        ] {
+            assert!(error.may_pass(), "{error}");
+        }
+        for error in [
+            ConnectError::Credentials(Refusal::new("WRONGPASS", "invalid username-password pair")),
+            ConnectError::Rights { missing: vec!["+eval".into()] },
+            ConnectError::WrongProtocol { address: address.clone(), found: PeerProtocol::Http },
+            ConnectError::Certificate { address: address.clone(), reason: String::new() },
+            ConnectError::NotCluster { address: address.clone() },
+            ConnectError::Cluster,
+            ConnectError::Sentinel,
+            ConnectError::NotSentinel { address: address.clone() },
+            ConnectError::SentinelCredentials { address, reason: String::new() },
+            ConnectError::TooOld { found: "6.2".into() },
+            refused("DENIED", "Redis is running in protected mode"),
+            refused("ERR", "unknown command 'EVAL', with args beginning with: 'x'"),
+        ] {
+            assert!(!error.may_pass(), "{error}");
+        }
+    }
+
+    /// The text of an error had the beginning of a script in it.
+    #[test]
+    fn a_command_that_the_server_does_not_have_is_named_without_its_arguments() {
+        let refusal = Refusal::new("ERR", "unknown command 'EVAL', with args beginning with: '#!lua flags=allow-oom' ");
+        let expected = "ERR unknown command 'EVAL' (that command was renamed or disabled on the server)";
+        assert_eq!((refusal.to_string().as_str(), refusal.kind()), (expected, RefusalKind::Final));
     }
 
     #[test]

@@ -38,7 +38,7 @@ local function lacking(command, right)
     keys = false
     return right
   end
-  if right == '' or of_keys and keys or granted[right] then return '+' .. command end
+  if right == '' or of_keys and keys or not of_keys and granted[right] then return '+' .. command end
   if command == 'set' then return nil end
   if not allowed(command) and not fills then return '+' .. command end
   return right

@@ -65,13 +65,8 @@ pub async fn connect(
     }
     loop {
         match node.connect().await {
-            // The primary has just died, or is a replica until the failover is over.
-            // Or it still loads its data.
-            Err(ConnectError::Unreachable { .. } | ConnectError::ReadOnly | ConnectError::Refused(_))
-                if now() < until =>
-            {
-                sleep(PAUSE).await;
-            }
+            // The primary has just died, or is a replica until the failover is over, or is not ready yet.
+            Err(error) if error.may_pass() && now() < until => sleep(PAUSE).await,
             outcome => return (node, outcome),
         }
     }
@@ -232,8 +227,7 @@ impl Sentinels {
         }
         // An error that cannot pass, such as a wrong password, says more than a list.
         let final_one = votes.iter().find_map(|vote| match vote {
-            Vote::Failed(ConnectError::Unreachable { .. }) => None,
-            Vote::Failed(error) => Some(error.clone()),
+            Vote::Failed(error) if !error.may_pass() => Some(error.clone()),
             _ => None,
         });
         Some(final_one.unwrap_or_else(|| self.no_majority()))

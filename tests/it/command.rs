@@ -115,6 +115,21 @@ async fn wrong_usage_is_told_in_one_line() {
     }
 }
 
+/// They were one URL, whose database was no number.
+#[tokio::test]
+async fn several_urls_may_be_on_lines_of_their_own() {
+    limit(async {
+        let servers = [Server::start().await, Server::start().await, Server::start().await];
+        let [one, two, three] = servers.each_ref().map(Server::url);
+        let ended = Tool::new(&format!("{one}\n{two}\r\n  {three}\n"), &["lock", NAME, "--", "echo", "in"]).run().await;
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), "in\n"), "{ended:?}");
+        for server in &servers {
+            assert!(!server.keys().await.is_empty(), "it was used");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn two_commands_run_one_after_the_other() {
     on_a_server(async |server| {

@@ -320,6 +320,54 @@ async fn without_the_right_to_ask_more_may_be_missing() {
     .await;
 }
 
+/// It showed the beginning of a script.
+#[tokio::test]
+async fn a_server_without_eval_is_told_without_a_script() {
+    limit(async {
+        let server = Server::with(&["--rename-command", "EVAL", ""]).await;
+        let error = refused(&server.url()).await;
+        assert!(matches!(error, ConnectError::Refused(_)) && !error.may_pass(), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("'EVAL' (that command was renamed or disabled on the server)"), "{text}");
+    })
+    .await;
+}
+
+/// It named the commands that write.
+#[tokio::test]
+async fn keys_that_may_only_be_read_are_named() {
+    limit(async {
+        let server = Server::start().await;
+        for keys in ["%R~fairlock:*", "%W~fairlock:*"] {
+            set_user(&server, ["on", ">secret", "+@all", "&fairlock:*", keys]).await;
+            let error = refused(&server.url_of_worker()).await;
+            assert!(error.to_string().contains("~fairlock:* (to read these keys and to write them)"), "{error}");
+            assert_eq!(missing(error), ["~fairlock:*"]);
+        }
+    })
+    .await;
+}
+
+/// It was empty. And no right is needed for it, whose denial the server would log.
+#[tokio::test]
+async fn connections_have_the_label_in_the_list_of_clients() {
+    limit(async {
+        let server = Server::start().await;
+        let without = |right: &&str| !["+hello", "+client|setname"].contains(right);
+        let rights = RIGHTS.into_iter().chain(MORE_RIGHTS).filter(without).chain(["+client|tracking"]);
+        set_user(&server, rights).await;
+        let builder = Timing::default().builder().label("job 17, Jürgen\n");
+        let client = builder.connect(server.url_of_worker()).await.unwrap();
+        let mut redis = server.connection().await;
+        let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
+        assert!(list.contains(" name=fairlock:job_17,_J_rgen_ "), "{list}");
+        let denied: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query_async(&mut redis).await.unwrap();
+        assert_eq!(denied, []);
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// No right to it helps, so the error names this cause too.
 #[tokio::test]
 async fn a_command_that_is_disabled_on_the_server_is_no_matter_of_rights_alone() {

@@ -40,6 +40,7 @@ mod logs;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod names;
+mod not_ready;
 mod other_clusters;
 mod overload;
 #[cfg(feature = "cli")]

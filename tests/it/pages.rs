@@ -259,8 +259,8 @@ async fn the_options_of_the_page_are_those_of_the_command() {
         let page = read("docs/cli.md");
         let unknown: Vec<_> =
             page.split('`').skip(1).step_by(2).flat_map(options).filter(|it| !known.contains(it)).collect();
-        // That of `cargo install`.
-        assert_eq!(unknown, ["--path"], "no options of the command");
+        // Those of `cargo install` and of `docker run`.
+        assert_eq!(unknown, ["--path", "--init"], "no options of the command");
     })
     .await;
 }

@@ -110,10 +110,11 @@ impl Supervised<NetworkWire> {
         connection: &mut Connection,
     ) -> Result<Option<String>, ConnectError> {
         // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
-        let (server, rights, ()) = futures::join!(
+        let (server, rights, (), ()) = futures::join!(
             self.check_server(target, connection),
             self.check_rights(connection),
-            self.warn_of_eviction(connection)
+            self.warn_of_eviction(connection),
+            self.name_connection(connection)
         );
         let run_id = server?;
         // Before anything is learnt from it, and before it may grant a lock.
@@ -316,6 +317,14 @@ impl Supervised<NetworkWire> {
                 %policy,
                 "maxmemory-policy is not noeviction: the server may evict a lock that is held, and two then hold it; use noeviction"
             );
+        }
+    }
+
+    /// For those who read CLIENT LIST. By HELLO, which needs no right: a server would log each CLIENT SETNAME that it denies.
+    async fn name_connection(&self, connection: &Connection) {
+        let hello = redis::cmd("HELLO").arg(3).arg("SETNAME").arg(&self.wire.client_name).to_owned();
+        if let Err(error) = hello.exec_async(&mut connection.io.clone()).await {
+            tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "this connection has no name in CLIENT LIST");
         }
     }
 

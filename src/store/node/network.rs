@@ -48,6 +48,8 @@ pub struct NetworkWire {
     pub location: Arc<Location>,
     pub database: u32,
     pub channel: Channel,
+    /// Its connections in CLIENT LIST.
+    pub client_name: String,
     /// A lock that no client can hold, for the probe.
     pub probe: Keys,
     /// The arguments of the question for the user's rights.
@@ -77,6 +79,12 @@ impl Channel {
     pub fn at(&self, tag: &str) -> String {
         format!("{}{tag}{}", self.prefix, self.client)
     }
+}
+
+/// A server takes visible ASCII without spaces. A label has a length that is checked.
+fn client_name(label: &str) -> String {
+    let shown = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+    "fairlock:".chars().chain(label.chars().map(shown)).collect()
 }
 
 /// Whether messages arrive.
@@ -119,6 +127,7 @@ impl Node<NetworkWire> {
             location,
             database,
             channel,
+            client_name: client_name(&options.label),
             probe: Keys::new(&options.prefix, ""),
             server_id: Mutex::default(),
             named: Mutex::default(),

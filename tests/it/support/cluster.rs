@@ -14,6 +14,13 @@ impl Cluster {
     }
 
     pub async fn with(masters: u16, args: &[&str]) -> Self {
+        let nodes = Self::nodes(masters, args).await;
+        Self::create(&nodes).await;
+        Self { masters: nodes.into_iter().map(|(server, _)| server).collect() }
+    }
+
+    /// Servers that are no cluster yet, and the ports of their bus.
+    pub async fn nodes(masters: u16, args: &[&str]) -> Vec<(Server, String)> {
         let mut servers = Vec::new();
         for _ in 0..masters {
             // The port of the cluster's bus is the other one plus 10,000 otherwise, which need not be free.
@@ -21,21 +28,26 @@ impl Cluster {
             let all = [&["--cluster-enabled", "yes", "--cluster-port", &bus], args].concat();
             servers.push((Server::with(&all).await, bus));
         }
+        servers
+    }
+
+    /// Makes a cluster of them.
+    pub async fn create(servers: &[(Server, String)]) {
         let (first, bus) = &servers[0];
-        let share = 16_384 / u32::from(masters);
-        for (number, (server, _)) in (0..).zip(&servers) {
-            let last = if number + 1 == u32::from(masters) { 16_383 } else { (number + 1) * share - 1 };
+        let masters = u32::try_from(servers.len()).unwrap();
+        let share = 16_384 / masters;
+        for (number, (server, _)) in (0..).zip(servers) {
+            let last = if number + 1 == masters { 16_383 } else { (number + 1) * share - 1 };
             command(server, &["CLUSTER", "ADDSLOTSRANGE", &(number * share).to_string(), &last.to_string()]).await;
             command(server, &["CLUSTER", "MEET", "127.0.0.1", &first.port().to_string(), bus]).await;
         }
-        for (server, _) in &servers {
+        for (server, _) in servers {
             eventually("the cluster is complete", async || {
                 let info = command(server, &["CLUSTER", "INFO"]).await;
                 info.contains("cluster_state:ok") && info.contains(&format!("cluster_size:{masters}"))
             })
             .await;
         }
-        Self { masters: servers.into_iter().map(|(server, _)| server).collect() }
     }
 
     /// Its first nodes come back with their data at these ports.
