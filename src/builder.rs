@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
 use crate::quorum::majority;
 use crate::quorum::nodes::Nodes;
-use crate::servers::{IntoServers, IntoUrls};
+use crate::servers::{IntoConnectOptions, IntoServers};
 #[cfg(feature = "_simulation")]
 use crate::store::cluster::{router::Router, table::Table};
 use crate::store::connect_options::{ConnectOptions, Topology};
@@ -66,8 +66,8 @@ impl LockClient {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(urls: impl IntoUrls) -> Result<Self, ConnectError> {
-        Self::builder().connect(urls).await
+    pub async fn connect(servers: impl IntoServers) -> Result<Self, ConnectError> {
+        Self::builder().connect(servers).await
     }
 
     /// A client of a server of its own inside this process, for a first look and for tests. It runs
@@ -455,8 +455,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// The certificate authority for `rediss://`, as PEM. Defaults to those of the machine. Where nothing
-    /// would use it, connecting refuses it: with another URL, and with
+    /// The certificate authority for `rediss://`, and for what the redis crate connects to by TLS, as PEM. Defaults to those of the
+    /// machine. Where nothing would use it, connecting refuses it: with another URL, and with
     /// [`connect_with`](Self::connect_with), which has [`ConnectOptions::root_certificate`].
     ///
     /// ```no_run
@@ -472,7 +472,8 @@ impl LockClientBuilder {
     }
 
     /// Checks the options and connects to a server, to the primary that Sentinels name, to a cluster, or to a majority of
-    /// several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoUrls`] for what may name them.
+    /// several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoServers`] for what else may name them, such as a
+    /// [`redis::Client`].
     ///
     /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
     /// servers; with a cluster half a second more for each master that does not answer. Looking up a host name takes at most one
@@ -500,21 +501,15 @@ impl LockClientBuilder {
     ///
     /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
     /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
-    /// refused; if the user may not ask for INFO, that is detected only if they are alike.
+    /// refused; if the user may not ask for INFO, that is detected only if they are alike. [`ConnectError::ConnectionInfo`] names the
+    /// part of a `redis::ConnectionInfo` that cannot be taken over.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(mut self, urls: impl IntoUrls) -> Result<LockClient, ConnectError> {
-        let urls = urls.urls();
-        let is_one = urls.len() == 1;
-        let servers = urls.into_iter().enumerate().map(|(index, url)| {
-            // Not the URL: if it cannot be parsed, it is unknown which part is a password.
-            let of_server = |error: ConnectError| error.of_server(format!("URL {}", index + 1));
-            ConnectOptions::from_url(url).map_err(|error| if is_one { error } else { of_server(error) })
-        });
-        let mut servers: Vec<_> = servers.collect::<Result<_, _>>()?;
+    pub async fn connect(mut self, servers: impl IntoServers) -> Result<LockClient, ConnectError> {
+        let mut servers = all_of(servers.each())?;
         for tls in servers.iter_mut().filter_map(|server| server.tls.as_mut()) {
-            tls.root_certificate.clone_from(&self.root_certificate);
+            tls.fixed.root.clone_from(&self.root_certificate);
         }
         if servers.iter().any(|server| server.tls.is_some()) {
             self.root_certificate = None;
@@ -523,7 +518,7 @@ impl LockClientBuilder {
     }
 
     /// Checks the options and connects with more than a URL contains: a provider of credentials, a client
-    /// certificate.
+    /// certificate. See [`IntoConnectOptions`] for what else it takes.
     ///
     /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the
     /// connection alive, and uses the same options for each reconnect.
@@ -544,8 +539,8 @@ impl LockClientBuilder {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect_with(self, servers: impl IntoServers) -> Result<LockClient, ConnectError> {
-        self.connect_to(servers.servers()).await
+    pub async fn connect_with(self, options: impl IntoConnectOptions) -> Result<LockClient, ConnectError> {
+        self.connect_to(all_of(options.each())?).await
     }
 
     async fn connect_to(self, servers: Vec<ConnectOptions>) -> Result<LockClient, ConnectError> {
@@ -628,6 +623,16 @@ impl LockClientBuilder {
         let engine = prepared.engine(Box::new(router), options, id, spawn_hook);
         Ok((prepared.client(vec![(engine, Ok(()))])?, table))
     }
+}
+
+/// The options of each server. An error names its server, if there are several.
+fn all_of(servers: Vec<Result<ConnectOptions, ConnectError>>) -> Result<Vec<ConnectOptions>, ConnectError> {
+    let is_one = servers.len() == 1;
+    // By its number: of a URL that cannot be read it is unknown which part is a password.
+    let of_server = |(index, server): (usize, Result<_, ConnectError>)| {
+        server.map_err(|error| if is_one { error } else { error.of_server(format!("server {}", index + 1)) })
+    };
+    servers.into_iter().enumerate().map(of_server).collect()
 }
 
 /// Unlike a random one it is the same each time a run of the simulator is repeated. A number for each server would not do: a client of
@@ -762,7 +767,10 @@ async fn connect(
     client: &str,
 ) -> Result<(Box<dyn Store>, FirstConnect), ConnectError> {
     server.check()?;
-    let access = Access::new(server.sign_in.clone(), server.tls.as_ref())?;
+    let access = match &server.topology {
+        Topology::Cluster { seeds } => Access::of_cluster(seeds, server.sign_in, server.tls.as_ref())?,
+        _ => Access::new(server.sign_in, server.tls.as_ref())?,
+    };
     let database = server.database;
     let (node, outcome) = match server.topology {
         Topology::Single(address) => {

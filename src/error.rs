@@ -5,7 +5,9 @@
 //! acquired".
 
 pub use crate::engine::error::{Ended, LockError, Loss, ShrinkError, UnlockError};
-pub use crate::store::error::{Cause, ConnectError, NameError, PeerProtocol, Refusal, RequestError};
+pub use crate::store::error::{
+    Cause, ConnectError, ConnectionInfoError, NameError, PeerProtocol, Refusal, RequestError,
+};
 pub use crate::store::options::OptionsError;
 
 /// Why [`with`](crate::FairLock::with) did not end well.
@@ -78,6 +80,8 @@ mod tests {
             Box::new(ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause.clone() }),
             Box::new(ConnectError::Credentials(refusal.clone())),
             Box::new(ConnectError::CredentialsProvider(cause.clone())),
+            Box::new(ConnectError::CertificatesProvider(cause.clone())),
+            Box::new(ConnectError::ConnectionInfo(ConnectionInfoError::Insecure)),
             Box::new(ConnectError::Refused(refusal.clone())),
             Box::new(ConnectError::Credentials(refusal.clone()).of_server("redis://127.0.0.1:1/".into())),
             Box::new(RequestError::Name(NameError::Empty)),

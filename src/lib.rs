@@ -112,8 +112,8 @@ pub use client::LockClient;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, Ended, LockError, Loss, NameError, OptionsError, PeerProtocol, Refusal,
-    RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
+    Cause, CloseError, ConnectError, ConnectionInfoError, Ended, LockError, Loss, NameError, OptionsError,
+    PeerProtocol, Refusal, RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
@@ -122,9 +122,12 @@ pub use lock::FairLock;
 pub use owner::Owner;
 pub use rw_lock::{FairRwLock, ReadGuard, WriteGuard};
 pub use semaphore::{FairSemaphore, Permit};
-pub use servers::{IntoServers, IntoUrls};
+pub use servers::{IntoConnectOptions, IntoServers};
 pub use state::{ClientState, ConnectionState, ServerState, StateWatch};
 pub use status::{Holder, LockStatus, RwLockStatus, SemaphoreStatus, ServerStatus, Waiter};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use store::certificates::Certificates;
 pub use store::connect_options::{ConnectOptions, Credentials};
 pub use store::keys::Kind;
 
@@ -150,6 +153,7 @@ pub mod readme {}
 /// [promises]: crate::readme#promises
 /// [builder]: crate::LockClientBuilder
 /// [options]: crate::ConnectOptions
+/// [info-error]: crate::ConnectionInfoError
 /// [quorum]: crate::masters
 /// [recipes]: crate::recipes
 /// [deploying]: crate::deploying

@@ -1,85 +1,170 @@
-//! The argument of [`connect`](crate::LockClient::connect): one server, or several.
+//! What [`connect`](crate::LockClient::connect) and [`connect_with`](crate::LockClientBuilder::connect_with) take: one server, or
+//! several.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use crate::error::ConnectError;
 use crate::store::connect_options::ConnectOptions;
 
-/// One URL, or several: `&str`, `String`, `Cow<str>`, and arrays, slices and `Vec`s of anything that is a text.
+/// One server, or several: a URL as `&str`, `String`, `Cow<str>`, `Box<str>` or `Arc<str>`; or the redis crate's
+/// [`ConnectionInfo`](redis::ConnectionInfo) or [`Client`](redis::Client), see
+/// [the guide](crate::guide#you-already-use-the-redis-crate). Also references to these, and arrays, slices and `Vec`s of them.
 ///
 /// It cannot be implemented for others, so that it may get more methods.
 ///
 /// ```no_run
 /// use fairlock::LockClient;
 ///
-/// # async fn example(from_a_file: Vec<String>) -> Result<(), fairlock::ConnectError> {
+/// # async fn example(from_a_file: Vec<String>) -> Result<(), Box<dyn std::error::Error>> {
 /// let one = LockClient::connect("redis://127.0.0.1/").await?;
 /// let several = LockClient::connect(["redis://one/", "redis://two/", "redis://three/"]).await?;
 /// let as_configured = LockClient::connect(&from_a_file).await?;
+/// let redis = redis::Client::open("redis://127.0.0.1/")?;
+/// let same_server = LockClient::connect(&redis).await?;
 /// # Ok(()) }
 /// ```
-pub trait IntoUrls: sealed::Urls {}
-
-/// The options of one server, or of several: [`ConnectOptions`], and arrays and `Vec`s of them.
 ///
-/// It cannot be implemented for others, so that it may get more methods.
+/// Anything else does not compile:
+///
+/// ```compile_fail,E0277
+/// # async fn example() -> Result<(), fairlock::ConnectError> {
+/// fairlock::LockClient::connect(6379).await?;
+/// # Ok(()) }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name a server",
+    label = "neither a URL nor a `ConnectionInfo` or `Client` of the redis crate",
+    note = "`connect` takes URLs (`&str`, `String`), `redis::ConnectionInfo` and `redis::Client`, and arrays, slices and `Vec`s of them",
+    note = "`ConnectOptions` are for `LockClient::builder().connect_with(…)`",
+    note = "fairlock uses redis 1.x: types of another major version of that crate are other types, so pass the URL"
+)]
 pub trait IntoServers: sealed::Servers {}
 
-impl<T: sealed::Urls> IntoUrls for T {}
+/// The options of one server, or of several: [`ConnectOptions`], or the redis crate's [`ConnectionInfo`](redis::ConnectionInfo) or
+/// [`Client`](redis::Client). Also references to these, and arrays, slices and `Vec`s of them.
+///
+/// It cannot be implemented for others, so that it may get more methods.
+///
+/// ```compile_fail,E0277
+/// # async fn example() -> Result<(), fairlock::ConnectError> {
+/// fairlock::LockClient::builder().connect_with("redis://127.0.0.1/").await?;
+/// # Ok(()) }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not have the options of a server",
+    label = "neither `ConnectOptions` nor a `ConnectionInfo` or `Client` of the redis crate",
+    note = "`connect_with` takes `ConnectOptions`, `redis::ConnectionInfo` and `redis::Client`, and arrays, slices and `Vec`s of them",
+    note = "a URL is for `connect`, or for `ConnectOptions::from_url`",
+    note = "fairlock uses redis 1.x: types of another major version of that crate are other types, so pass the URL"
+)]
+pub trait IntoConnectOptions: sealed::Options {}
+
+#[diagnostic::do_not_recommend]
 impl<T: sealed::Servers> IntoServers for T {}
+#[diagnostic::do_not_recommend]
+impl<T: sealed::Options> IntoConnectOptions for T {}
+
+type Read = Result<ConnectOptions, ConnectError>;
 
 mod sealed {
-    use super::ConnectOptions;
-
-    pub trait Urls {
-        fn urls(self) -> Vec<String>;
-    }
+    use super::Read;
 
     pub trait Servers {
-        fn servers(self) -> Vec<ConnectOptions>;
+        fn each(self) -> Vec<Read>;
+    }
+
+    pub trait Options {
+        fn each(self) -> Vec<Read>;
     }
 }
 
-fn each(urls: &[impl AsRef<str>]) -> Vec<String> {
-    urls.iter().map(|url| url.as_ref().to_owned()).collect()
+/// One of the types that `connect` takes. Traits of this crate: for those of others the compiler could not know that an array is none of
+/// them.
+trait Server {
+    fn read(&self) -> Read;
 }
 
-/// Each type with its view as a slice of texts.
+/// One of the types that `connect_with` takes.
+trait Configured {
+    fn read(&self) -> Read;
+}
+
+macro_rules! one_or_several {
+    ($several:path, $one:ident) => {
+        impl<T: $one> $several for T {
+            fn each(self) -> Vec<Read> {
+                vec![self.read()]
+            }
+        }
+
+        impl<T: $one> $several for &[T] {
+            fn each(self) -> Vec<Read> {
+                self.iter().map(T::read).collect()
+            }
+        }
+
+        impl<T: $one> $several for Vec<T> {
+            fn each(self) -> Vec<Read> {
+                self.iter().map(T::read).collect()
+            }
+        }
+
+        impl<T: $one> $several for &Vec<T> {
+            fn each(self) -> Vec<Read> {
+                self.iter().map(T::read).collect()
+            }
+        }
+
+        impl<T: $one, const N: usize> $several for [T; N] {
+            fn each(self) -> Vec<Read> {
+                self.iter().map(T::read).collect()
+            }
+        }
+
+        impl<T: $one, const N: usize> $several for &[T; N] {
+            fn each(self) -> Vec<Read> {
+                self.iter().map(T::read).collect()
+            }
+        }
+
+        impl<T: $one + ?Sized> $one for &T {
+            fn read(&self) -> Read {
+                T::read(self)
+            }
+        }
+
+        impl $one for redis::ConnectionInfo {
+            fn read(&self) -> Read {
+                Ok(ConnectOptions::try_from(self)?)
+            }
+        }
+
+        impl $one for redis::Client {
+            fn read(&self) -> Read {
+                Ok(ConnectOptions::try_from(self.get_connection_info())?)
+            }
+        }
+    };
+}
+
+one_or_several!(sealed::Servers, Server);
+one_or_several!(sealed::Options, Configured);
+
 macro_rules! urls {
-    ($([$($generics:tt)*] $type:ty, $self:ident => $slice:expr;)*) => {
-        $(impl<$($generics)*> sealed::Urls for $type {
-            fn urls($self) -> Vec<String> {
-                each($slice)
+    ($($text:ty)*) => {
+        $(impl Server for $text {
+            fn read(&self) -> Read {
+                ConnectOptions::from_url(self)
             }
         })*
     };
 }
 
-urls! {
-    [] &str, self => &[self];
-    [] String, self => &[self];
-    [] &String, self => &[self];
-    [] Cow<'_, str>, self => &[self];
-    [T: AsRef<str>] &[T], self => self;
-    [T: AsRef<str>] Vec<T>, self => &self;
-    [T: AsRef<str>] &Vec<T>, self => self;
-    [T: AsRef<str>, const N: usize] [T; N], self => &self;
-    [T: AsRef<str>, const N: usize] &[T; N], self => self;
-}
+urls! { str String Cow<'_, str> Box<str> Arc<str> }
 
-impl sealed::Servers for ConnectOptions {
-    fn servers(self) -> Vec<ConnectOptions> {
-        vec![self]
-    }
-}
-
-impl<const N: usize> sealed::Servers for [ConnectOptions; N] {
-    fn servers(self) -> Vec<ConnectOptions> {
-        self.into()
-    }
-}
-
-impl sealed::Servers for Vec<ConnectOptions> {
-    fn servers(self) -> Vec<ConnectOptions> {
-        self
+impl Configured for ConnectOptions {
+    fn read(&self) -> Read {
+        Ok(self.clone())
     }
 }

@@ -1,9 +1,11 @@
 //! From the arguments to a client.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fairlock::{ConnectOptions, HandleError, LockClient, LockClientBuilder};
+use fairlock::{Certificates, ConnectOptions, HandleError, LockClient, LockClientBuilder};
 use tokio::time::sleep;
 
 use super::args::{Args, Call};
@@ -73,13 +75,30 @@ pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {
 fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {
     let mut server = ConnectOptions::from_url(url)?;
     if let Some(path) = &args.cacert {
-        let pem = fs::read(path).map_err(|error| Failure::usage(format!("--cacert {}: {error}", path.display())))?;
-        server = server.root_certificate(pem);
+        // Told now: later the file is read once for each try.
+        File::open(path).map_err(|error| Failure::usage(of_file(path, error).to_string()))?;
+        server = with_authority_in(server, path);
     }
     if let Some(password) = &args.sentinel_password {
         server = server.sentinel_password(password);
     }
     Ok(server)
+}
+
+/// Reads the file at each connect: the authority in it may be replaced while a lock is held.
+fn with_authority_in(server: ConnectOptions, path: &Path) -> ConnectOptions {
+    let path = path.to_owned();
+    server.certificates_provider(move || {
+        let path = path.clone();
+        async move {
+            let reading = tokio::task::spawn_blocking(move || fs::read(&path).map_err(|error| of_file(&path, error)));
+            reading.await?.map(|pem| Certificates::new().root_certificate(pem))
+        }
+    })
+}
+
+fn of_file(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("--cacert {}: {error}", path.display()))
 }
 
 pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<LockClient, Failure> {

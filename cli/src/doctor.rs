@@ -36,7 +36,9 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
     let options = connect::builder(args, None);
     let options = options.token_ttl(TOKEN_TTL.max(args.strict_restart.unwrap_or_default()));
     match options.connect_with(connect::servers(args)?).await {
-        Err(error @ (ConnectError::Options(_) | ConnectError::Url(_))) => return Err(error.into()),
+        Err(error @ (ConnectError::Options(_) | ConnectError::Url(_) | ConnectError::CertificatesProvider(_))) => {
+            return Err(error.into());
+        }
         Err(error) => not_connected(&error, &mut report),
         Ok(client) => {
             report.good("connection", format!("connected within {}", render::duration(begun.elapsed())));

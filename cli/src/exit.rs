@@ -61,7 +61,8 @@ impl From<ConnectError> for Failure {
 
 fn code_of(error: &ConnectError) -> u8 {
     match error {
-        ConnectError::Options(_) | ConnectError::Url(_) => USAGE,
+        // The certificates are those of --cacert.
+        ConnectError::Options(_) | ConnectError::Url(_) | ConnectError::CertificatesProvider(_) => USAGE,
         // One of several.
         ConnectError::Server { cause, .. } => code_of(cause),
         error if error.may_pass() => UNAVAILABLE,

@@ -3,14 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
-use tokio_util::task::AbortOnDropHandle;
-
-use super::error::{Cause, ConnectError, Obstacle};
+use super::certificates::Certificates;
+#[cfg(feature = "tls")]
+use super::certificates::ClientCertificate;
 use super::options::OptionsError;
+use super::source::Source;
 
 /// Where a server is and how to sign in there, for
 /// [`LockClientBuilder::connect_with`](crate::LockClientBuilder::connect_with).
@@ -25,7 +23,7 @@ use super::options::OptionsError;
 /// let client = LockClient::builder().connect_with(options).await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[must_use = "options do nothing until a client connects with them"]
 pub struct ConnectOptions {
     pub(crate) topology: Topology,
@@ -70,67 +68,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// How TLS knows the server, and the server knows this client.
-#[derive(Debug, Clone, Default)]
-// Read by the TLS of the feature `tls` only.
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub struct TlsOptions {
-    pub root_certificate: Option<Vec<u8>>,
-    #[cfg(feature = "tls")]
-    pub client: Option<ClientCertificate>,
-}
-
-/// A certificate of this client, as PEM.
-#[cfg(feature = "tls")]
-#[derive(Clone)]
-pub struct ClientCertificate {
-    pub certificate: Vec<u8>,
-    pub key: Vec<u8>,
-}
-
-/// Without the key.
-#[cfg(feature = "tls")]
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").finish_non_exhaustive()
-    }
-}
-
-type Provide = dyn Fn() -> BoxFuture<'static, Result<Credentials, Cause>> + Send + Sync;
-
-#[derive(Clone)]
-struct Provider(Arc<Provide>);
-
 /// User and password, or who is asked for them.
-#[derive(Clone, Default)]
-pub struct SignIn {
-    fixed: Credentials,
-    provider: Option<Provider>,
-}
+pub type SignIn = Source<Credentials>;
 
-impl SignIn {
-    /// Asks the provider, if there is one.
-    pub async fn credentials(&self) -> Result<Credentials, ConnectError> {
-        match &self.provider {
-            // Not kept: a token may have ended by the next reconnect. In a task of its own: it is the user's, and may panic, or
-            // block its thread for longer than this attempt may take.
-            Some(Provider(provide)) => {
-                let provide = provide.clone();
-                match AbortOnDropHandle::new(tokio::spawn(async move { provide().await })).await {
-                    Ok(provided) => provided.map_err(ConnectError::CredentialsProvider),
-                    Err(_) => Err(ConnectError::CredentialsProvider(Arc::new(Obstacle::Panicked))),
-                }
-            }
-            None => Ok(self.fixed.clone()),
-        }
-    }
-}
-
-impl From<Credentials> for SignIn {
-    fn from(fixed: Credentials) -> Self {
-        Self { fixed, provider: None }
-    }
-}
+/// How TLS knows the server, and the server knows this client; or who is asked for that.
+pub type TlsOptions = Source<Certificates>;
 
 /// A user and a password, as a [provider](ConnectOptions::credentials_provider) of credentials returns them.
 /// `Debug` does not show the password.
@@ -180,20 +122,6 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "***");
         f.debug_struct("Credentials").field("username", &self.username).field("password", &password).finish()
-    }
-}
-
-impl fmt::Debug for ConnectOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectOptions")
-            .field("topology", &self.topology)
-            .field("database", &self.database)
-            .field("credentials", &self.sign_in.fixed)
-            .field("has_credentials_provider", &self.sign_in.provider.is_some())
-            .field("tls", &self.tls)
-            .field("sentinel_credentials", &self.sentinel_sign_in)
-            .field("sentinels_are_plain", &self.sentinels_are_plain)
-            .finish()
     }
 }
 
@@ -338,10 +266,7 @@ impl ConnectOptions {
         F: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.sign_in.provider = Some(Provider(Arc::new(move || {
-            let asked = provider();
-            async move { asked.await.map_err(|error| Cause::from(error.into())) }.boxed()
-        })));
+        self.sign_in.set_provider(provider);
         self
     }
 
@@ -410,7 +335,7 @@ impl ConnectOptions {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.get_or_insert_default().root_certificate = Some(pem.into());
+        self.tls.get_or_insert_default().fixed.root = Some(pem.into());
         self
     }
 
@@ -428,7 +353,37 @@ impl ConnectOptions {
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         let client = ClientCertificate { certificate: certificate.into(), key: key.into() };
-        self.tls.get_or_insert_default().client = Some(client);
+        self.tls.get_or_insert_default().fixed.client = Some(client);
+        self
+    }
+
+    /// Uses TLS, and asks for the certificates at each connect and each reconnect, to a server or a Sentinel: for an authority
+    /// that is replaced, and client certificates that expire, while the program runs. It replaces
+    /// [`root_certificate`](Self::root_certificate) and [`client_certificate`](Self::client_certificate).
+    ///
+    /// Certificates that are the same as before are not parsed again. Those of the machine, which count if the provider returns
+    /// no root certificate, are read once. A provider runs under the same rules as a
+    /// [`credentials_provider`](Self::credentials_provider): in a task of its own, within the operation time-out, and again at the next
+    /// attempt if it fails, or if TLS cannot use what it returned, such as half of a file.
+    ///
+    /// ```
+    /// use fairlock::{Certificates, ConnectOptions};
+    ///
+    /// // The files, as cert-manager or Vault replaces them.
+    /// let options = ConnectOptions::tcp("redis.internal", 6380).certificates_provider(|| async {
+    ///     let root = tokio::task::spawn_blocking(|| std::fs::read("/etc/redis/ca.pem")).await??;
+    ///     Ok::<_, std::io::Error>(Certificates::new().root_certificate(root))
+    /// });
+    /// ```
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn certificates_provider<P, F, E>(mut self, provider: P) -> Self
+    where
+        P: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Certificates, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.tls.get_or_insert_default().set_provider(provider);
         self
     }
 
@@ -463,9 +418,11 @@ impl ConnectOptions {
         if for_sentinels && !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(OptionsError::NoSentinels);
         }
-        // One of them would win silently, and the user could not know which.
-        if self.sign_in.provider.is_some() && self.sign_in.fixed != Credentials::default() {
+        if self.sign_in.is_ambiguous() {
             return Err(OptionsError::TwoCredentials);
+        }
+        if self.tls.as_ref().is_some_and(Source::is_ambiguous) {
+            return Err(OptionsError::TwoCertificates);
         }
         Ok(())
     }
@@ -510,6 +467,16 @@ mod tests {
         let both = ConnectOptions::tcp("h", 1).password("x");
         let both = both.credentials_provider(|| async { Ok::<_, std::io::Error>(Credentials::default()) });
         assert_eq!(both.check(), Err(OptionsError::TwoCredentials));
+        #[cfg(feature = "tls")]
+        {
+            let provided = |options: ConnectOptions| {
+                options.certificates_provider(|| async { Ok::<_, std::io::Error>(Certificates::new()) })
+            };
+            assert_eq!(provided(ConnectOptions::tcp("h", 1).tls()).check(), Ok(()));
+            let both = provided(ConnectOptions::tcp("h", 1).root_certificate("x"));
+            assert_eq!(both.check(), Err(OptionsError::TwoCertificates));
+            assert_eq!(provided(ConnectOptions::unix("/s")).check(), Err(OptionsError::TlsOnUnixSocket));
+        }
         #[cfg(feature = "tls")]
         assert_eq!(ConnectOptions::unix("/s").tls().check(), Err(OptionsError::TlsOnUnixSocket));
         let nobody: [(&str, u16); 0] = [];

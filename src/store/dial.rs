@@ -16,8 +16,9 @@ use super::clock::now;
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
 use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
 use super::names::{Answer, Name, Names};
+use super::source::Source;
 #[cfg(feature = "tls")]
-use super::tls::Tls;
+use super::tls::{Certified, Peers, Tls};
 #[cfg(unix)]
 use super::unix_socket::UnixSocket;
 
@@ -32,15 +33,24 @@ pub struct Access {
 }
 
 impl Access {
-    /// Reads the certificates once: each reconnect uses them again.
+    /// Reads the certificates once, unless there is a provider: each reconnect uses them again.
     pub fn new(sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
+        Self::to(None, sign_in, tls)
+    }
+
+    /// The same for the nodes of the cluster that these seeds belong to.
+    pub fn of_cluster(seeds: &[Address], sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
+        Self::to(Some(seeds), sign_in, tls)
+    }
+
+    fn to(seeds: Option<&[Address]>, sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
         #[cfg(not(feature = "tls"))]
-        let _ = tls;
+        let _ = (seeds, tls);
         Ok(Arc::new(Self {
             sign_in,
             names: Names::default(),
             #[cfg(feature = "tls")]
-            tls: tls.map(Tls::new).transpose()?,
+            tls: tls.map(|tls| Tls::new(tls.clone(), Peers::new(seeds))).transpose()?,
         }))
     }
 }
@@ -85,6 +95,11 @@ impl Limit {
     pub async fn run<F: Future>(self, future: F) -> Option<F::Output> {
         // `until` and not `limit`: the steps of one attempt share their time.
         timeout_at(self.until.into(), future).await.ok()
+    }
+
+    async fn ask<T: Clone + Send + 'static>(self, source: &Source<T>) -> Result<T, Cause> {
+        let silent = || Err(Arc::new(Obstacle::NotProvided(self.limit)) as Cause);
+        self.run(source.get()).await.unwrap_or_else(silent)
     }
 }
 
@@ -144,8 +159,7 @@ impl Target {
 
     /// Asks the provider, if there is one, each time anew.
     pub async fn credentials(&self, limit: Limit) -> Result<Credentials, ConnectError> {
-        let silent = || ConnectError::CredentialsProvider(Arc::new(Obstacle::NoCredentials(limit.limit)));
-        limit.run(self.access.sign_in.credentials()).await.ok_or_else(silent)?
+        limit.ask(&self.access.sign_in).await.map_err(ConnectError::CredentialsProvider)
     }
 
     /// The host name that has to be looked up. `None`: it is an IP address, or a socket.
@@ -177,9 +191,11 @@ impl Target {
     pub async fn dial(&self, addresses: &[SocketAddr], limit: Limit) -> Result<Stream, ConnectError> {
         match &self.place.address {
             Address::Tcp { host, .. } => {
+                // Before the connection, as the credentials: a provider that takes long must not keep it waiting.
+                let certified = self.certified(limit).await?;
                 let tcp = limit.run(self.tcp(addresses)).await;
                 let (tcp, peer) = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
-                Ok(Stream { peer: Some(peer), ..self.secure(tcp, host, limit).await? })
+                Ok(Stream { peer: Some(peer), ..self.secure(tcp, host, certified, limit).await? })
             }
             Address::Unix(path) => self.unix(path, limit).await,
         }
@@ -215,25 +231,40 @@ impl Target {
         Err(self.unreachable(Arc::new(io::Error::from(io::ErrorKind::Unsupported))))
     }
 
+    /// `None`: without TLS.
     #[cfg(feature = "tls")]
-    async fn secure(&self, tcp: TcpStream, host: &str, limit: Limit) -> Result<Stream, ConnectError> {
-        let Some(tls) = &self.access.tls else { return Ok(Stream::new(tcp)) };
-        // The certificate must be for the host that the user named, not for the address it led to.
-        match limit.run(tls.handshake(host, tcp)).await {
+    async fn certified(&self, limit: Limit) -> Result<Option<Certified>, ConnectError> {
+        let Some(tls) = &self.access.tls else { return Ok(None) };
+        let provided = limit.ask(tls.certificates()).await.map_err(ConnectError::CertificatesProvider)?;
+        tls.certified(provided).map(Some).map_err(|error| ConnectError::CertificatesProvider(Arc::new(error)))
+    }
+
+    #[cfg(feature = "tls")]
+    async fn secure(
+        &self,
+        tcp: TcpStream,
+        host: &str,
+        certified: Option<Certified>,
+        limit: Limit,
+    ) -> Result<Stream, ConnectError> {
+        let Some(certified) = certified else { return Ok(Stream::new(tcp)) };
+        match limit.run(certified.handshake(host, tcp)).await {
             Some(Ok(stream)) => Ok(Stream::new(stream)),
-            Some(Err(error)) => Err(self.tls_error(host, error)),
+            Some(Err(error)) => {
+                Err(certified.explain(self.address(), host, &error).unwrap_or_else(|| self.io_error(error)))
+            }
             None => Err(self.obstacle(Obstacle::NoHandshake(limit.limit))),
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secure(&self, tcp: TcpStream, _host: &str, _limit: Limit) -> Result<Stream, ConnectError> {
-        Ok(Stream::new(tcp))
+    async fn certified(&self, _limit: Limit) -> Result<(), ConnectError> {
+        Ok(())
     }
 
-    #[cfg(feature = "tls")]
-    fn tls_error(&self, host: &str, error: io::Error) -> ConnectError {
-        super::tls::explain(self.address(), host, &error).unwrap_or_else(|| self.io_error(error))
+    #[cfg(not(feature = "tls"))]
+    async fn secure(&self, tcp: TcpStream, _host: &str, (): (), _limit: Limit) -> Result<Stream, ConnectError> {
+        Ok(Stream::new(tcp))
     }
 
     fn io_error(&self, error: io::Error) -> ConnectError {

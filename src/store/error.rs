@@ -253,6 +253,9 @@ pub enum ConnectError {
     /// that has ended.
     #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
     NoRuntime,
+    /// The redis crate's description of a server cannot be used.
+    #[error("this redis::ConnectionInfo cannot be used: {0}")]
+    ConnectionInfo(ConnectionInfoError),
     /// The text is not a Redis URL.
     #[error("not a Redis URL, such as redis://user:password@host:6379/0 or unix:///run/redis.sock: {0}")]
     Url(String),
@@ -293,6 +296,9 @@ pub enum ConnectError {
     /// The [provider](crate::ConnectOptions::credentials_provider) of user and password failed.
     #[error("the credentials provider failed: {0}")]
     CredentialsProvider(Cause),
+    /// The [provider](crate::ConnectOptions::certificates_provider) of certificates failed, or TLS cannot use what it returned.
+    #[error("the certificates provider failed: {0}")]
+    CertificatesProvider(Cause),
     /// The user may not run what the scripts need, or the server has a command renamed or disabled. Nothing
     /// was run.
     #[error("{}{}", lacking(missing), beside_rights(missing))]
@@ -335,7 +341,7 @@ pub enum ConnectError {
     #[error("{server}: {cause}")]
     #[non_exhaustive]
     Server {
-        /// Its URL without the password, or the place of a URL that cannot be read.
+        /// Its URL without the password, or its number if that is not known.
         server: String,
         /// The error there.
         cause: Box<ConnectError>,
@@ -417,6 +423,34 @@ pub enum ConnectError {
     /// The server refused something else.
     #[error("the server refused: {0}")]
     Refused(Refusal),
+}
+
+/// The part of a [`redis::ConnectionInfo`] that [`ConnectOptions`](crate::ConnectOptions) cannot take over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionInfoError {
+    /// TLS that accepts any certificate (`insecure: true`, `#insecure` in a URL). This library always verifies the server.
+    #[error(
+        "it accepts any certificate (`insecure`), and fairlock always verifies the server: make ConnectOptions with \
+         root_certificate, set to the authority that signed the server's certificate"
+    )]
+    Insecure,
+    /// Certificates, or other settings of TLS (`tls_params`, by `Client::build_with_tls`), which the redis crate does not let others
+    /// read.
+    #[error(
+        "the certificates in it cannot be read from outside of the redis crate: make ConnectOptions with root_certificate and \
+         client_certificate"
+    )]
+    Certificates,
+    /// TLS without the feature `tls`.
+    #[error("it wants TLS, which needs fairlock's feature `tls`: enable it in Cargo.toml")]
+    TlsNotBuilt,
+    /// A negative database.
+    #[error("there is no database {0}")]
+    Database(i64),
+    /// An address of a kind that this version does not know.
+    #[error("{0} is an address of a kind that fairlock does not know")]
+    Address(String),
 }
 
 /// The protocol that was found at the address of a server.
@@ -557,6 +591,12 @@ impl ConnectError {
     }
 }
 
+impl From<ConnectionInfoError> for ConnectError {
+    fn from(error: ConnectionInfoError) -> Self {
+        Self::ConnectionInfo(error)
+    }
+}
+
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
         // Not `#[from]`: thiserror would make it the source as well, and a printed error chain
@@ -569,7 +609,7 @@ impl From<OptionsError> for ConnectError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
-    NoCredentials(Duration),
+    NotProvided(Duration),
     #[error("it panicked")]
     Panicked,
     #[error("the host name cannot be resolved: {0}")]

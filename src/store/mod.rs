@@ -6,10 +6,12 @@
 pub mod admission;
 pub mod backoff;
 pub mod call;
+pub mod certificates;
 pub mod clock;
 pub mod cluster;
 pub mod connect_options;
 mod connection;
+mod connection_info;
 pub mod dial;
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -29,6 +31,7 @@ pub mod runtime;
 pub mod script;
 pub mod sentinel;
 pub mod server;
+pub mod source;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(unix)]

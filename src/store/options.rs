@@ -84,17 +84,20 @@ pub enum OptionsError {
     #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]
     NoSentinels,
     /// TLS is for a host and a port.
-    #[error("a Unix socket has no TLS: leave tls, root_certificate and client_certificate out")]
+    #[error("a Unix socket has no TLS: leave tls, root_certificate, client_certificate and certificates_provider out")]
     TlsOnUnixSocket,
     /// The builder's root certificate, where nothing would use it.
     #[error(
-        "root_certificate of the builder is for rediss:// URLs: use such a URL, or ConnectOptions::root_certificate \
-         with connect_with"
+        "root_certificate of the builder is for rediss:// URLs, and for what the redis crate connects to by TLS: use such a URL, or \
+         ConnectOptions::root_certificate with connect_with"
     )]
     UnusedRootCertificate,
     /// Both a fixed user or password and a provider of them.
     #[error("username or password and also a credentials_provider are set: use one of them")]
     TwoCredentials,
+    /// Both fixed certificates and a provider of them.
+    #[error("root_certificate or client_certificate and also a certificates_provider are set: use one of them")]
+    TwoCertificates,
     /// `strict_restart` is for a single server and for Sentinel.
     #[error("strict_restart does not work on a cluster, whose masters fail over one by one: leave it out")]
     StrictRestartOnCluster,

@@ -171,27 +171,12 @@ impl<'a> Scheme<'a> {
 
 /// One server, as the redis crate reads it.
 fn single(url: &str) -> Result<ConnectOptions, ConnectError> {
-    let info = url.into_connection_info().map_err(unread)?;
-    let address = match info.addr() {
-        ConnectionAddr::Tcp(host, port) => Address::Tcp { host: host.clone(), port: *port },
-        ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-        other => return Err(invalid(format!("{other} is no place of a server"))),
-    };
-    signed_in(ConnectOptions::at(Topology::Single(address)), &info)
+    ConnectOptions::try_from(url.into_connection_info().map_err(unread)?).map_err(invalid)
 }
 
 /// With the user, the password and the database of what the redis crate has read.
-fn signed_in(mut options: ConnectOptions, info: &ConnectionInfo) -> Result<ConnectOptions, ConnectError> {
-    let settings = info.redis_settings();
-    if let Some(username) = settings.username() {
-        options = options.username(username);
-    }
-    if let Some(password) = settings.password() {
-        options = options.password(password);
-    }
-    // The crate takes a negative number. It is refused here, and not by the server at SELECT.
-    let negative = |_| invalid(format!("there is no database {}", settings.db()));
-    Ok(options.database(u32::try_from(settings.db()).map_err(negative)?))
+fn signed_in(options: ConnectOptions, info: &ConnectionInfo) -> Result<ConnectOptions, ConnectError> {
+    options.signed_in(info.redis_settings()).map_err(invalid)
 }
 
 fn by_sentinels(rest: &str) -> Result<ConnectOptions, ConnectError> {
@@ -290,7 +275,7 @@ mod tests {
         let options = ConnectOptions::from_url("redis://worker:p%40ss@host:7/3?protocol=resp2").unwrap();
         assert_eq!(options.to_string(), "redis://worker@host:7/3");
         assert!(options.tls.is_none());
-        let credentials = options.sign_in.credentials().await.unwrap();
+        let credentials = options.sign_in.get().await.unwrap();
         assert_eq!((credentials.username(), credentials.password()), (Some("worker"), Some("p@ss")));
         let options: ConnectOptions = "redis://[::1]/".parse().unwrap();
         assert_eq!(options.topology, Topology::Single(Address::Tcp { host: "::1".into(), port: 6379 }));
@@ -307,7 +292,7 @@ mod tests {
     async fn several_servers_are_read() {
         let options = ConnectOptions::from_url("redis-sentinel://u:p%40@a:1,[::1],c/my%20master/2").unwrap();
         assert_eq!(options.to_string(), "redis-sentinel://u@a:1,[::1]:26379,c:26379/my master/2");
-        let credentials = options.sign_in.credentials().await.unwrap();
+        let credentials = options.sign_in.get().await.unwrap();
         assert_eq!(credentials.password(), Some("p@"));
         let options = ConnectOptions::from_url("redis+cluster://:p@a,[::1]:7,c:8").unwrap();
         assert_eq!(options.to_string(), "redis+cluster://a:6379,[::1]:7,c:8/");
@@ -366,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_without_a_password_is_sent_with_an_empty_one() {
-        let sent = async |url| ConnectOptions::from_url(url).unwrap().sign_in.credentials().await.unwrap();
+        let sent = async |url| ConnectOptions::from_url(url).unwrap().sign_in.get().await.unwrap();
         assert_eq!(sent("redis://worker@h/").await.password(), Some(""));
         assert_eq!(sent("redis://h/").await.password(), None);
         let of_default = sent("redis://:secret@h/").await;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient, LockError, PeerProtocol};
+use fairlock::{
+    ConnectError, ConnectOptions, ConnectionInfoError, ConnectionState, Credentials, LockClient, LockError,
+    PeerProtocol,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -549,6 +552,43 @@ async fn a_credentials_provider_that_fails_or_hangs_is_told() {
         let error = Timing::default().builder().connect_with(hanging).await.unwrap_err();
         assert!(matches!(error, ConnectError::CredentialsProvider(_)), "{error:?}");
         assert!(error.to_string().contains("1s"), "{error}");
+    })
+    .await;
+}
+
+/// A service that uses the redis crate configured its server twice.
+#[tokio::test]
+async fn what_the_redis_crate_has_of_a_server_is_taken() {
+    limit(async {
+        let server = Server::start().await;
+        set_user(&server, ["on", ">secret", "~*", "&*", "+@all"]).await;
+        let redis = redis::Client::open(format!("redis://worker:secret@127.0.0.1:{}/3", server.port())).unwrap();
+        let info = redis.get_connection_info().clone();
+        let builder = || Timing::default().builder();
+        let connected = [
+            builder().connect(&redis).await,
+            builder().connect(redis.clone()).await,
+            builder().connect(&info).await,
+            builder().connect([info.clone()]).await,
+            builder().connect_with(&redis).await,
+            builder().connect_with(vec![info.clone()]).await,
+            builder().connect_with(ConnectOptions::try_from(&info).unwrap()).await,
+        ];
+        for client in connected {
+            let client = client.unwrap();
+            let guard = client.lock("x").lock().await.unwrap();
+            let mut connection = redis.get_multiplexed_async_connection().await.unwrap();
+            assert!(redis::cmd("EXISTS").arg("fairlock:{n:x}").query_async::<bool>(&mut connection).await.unwrap());
+            guard.unlock().await.unwrap();
+            client.close().await.unwrap();
+        }
+        let negative = info.redis_settings().clone().set_db(-1);
+        let negative = info.clone().set_redis_settings(negative);
+        let error = builder().connect(negative.clone()).await.unwrap_err();
+        assert!(matches!(error, ConnectError::ConnectionInfo(ConnectionInfoError::Database(-1))), "{error:?}");
+        let error = builder().connect_with([info.clone(), negative, info]).await.unwrap_err();
+        assert!(matches!(error, ConnectError::Server { .. }), "{error:?}");
+        assert!(error.to_string().starts_with("server 2: ") && error.to_string().contains("no database -1"), "{error}");
     })
     .await;
 }

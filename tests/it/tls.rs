@@ -1,6 +1,9 @@
 //! `rediss://`, against servers with certificates of their own.
 
-use fairlock::{ConnectError, ConnectOptions, LockClient, OptionsError, PeerProtocol};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use fairlock::{Certificates, ConnectError, ConnectOptions, LockClient, OptionsError, PeerProtocol};
 use tempfile::TempDir;
 
 use crate::support::cluster::command;
@@ -31,10 +34,19 @@ impl Identity {
     }
 }
 
+/// Writes the files of a server's own identity, and returns the paths of the certificate and the key.
+fn write(identity: &Identity, folder: &Path) -> [String; 2] {
+    [("cert.pem", &identity.certificate), ("key.pem", &identity.key)].map(|(name, text)| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    })
+}
+
 struct TlsServer {
     plain: Server,
     port: u16,
-    _files: TempDir,
+    files: TempDir,
 }
 
 impl TlsServer {
@@ -45,26 +57,42 @@ impl TlsServer {
 
     async fn with(identity: &Identity, client: Option<&Identity>, args: &[&str]) -> Self {
         let files = TempDir::new().unwrap();
-        let write = |name: &str, text: &str| {
-            let path = files.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path.to_str().unwrap().to_owned()
-        };
+        let [certificate, key] = write(identity, files.path());
+        let authority = files.path().join("ca.pem");
+        std::fs::write(&authority, &client.unwrap_or(identity).certificate).unwrap();
         let port = free_port();
         let of_tls = [
             "--tls-port",
             &port.to_string(),
             "--tls-cert-file",
-            &write("cert.pem", &identity.certificate),
+            &certificate,
             "--tls-key-file",
-            &write("key.pem", &identity.key),
+            &key,
             "--tls-ca-cert-file",
-            &write("ca.pem", &client.unwrap_or(identity).certificate),
+            authority.to_str().unwrap(),
             "--tls-auth-clients",
             if client.is_some() { "yes" } else { "no" },
         ];
         let plain = Server::with(&[&of_tls, args].concat()).await;
-        Self { plain, port, _files: files }
+        Self { plain, port, files }
+    }
+
+    /// The only node of a cluster, which lists it in this way.
+    async fn in_cluster(identity: &Identity, announced: &[&str]) -> Self {
+        let bus = free_port().to_string();
+        let args = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"];
+        let server = Self::with(identity, None, &[&args, announced].concat()).await;
+        command(&server.plain, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+        eventually("it serves", async || command(&server.plain, &["CLUSTER", "INFO"]).await.contains("state:ok")).await;
+        server
+    }
+
+    /// Uses another identity from now on, and drops the connections of clients: each has to verify it anew.
+    async fn change_to(&self, identity: &Identity) {
+        let [certificate, key] = write(identity, self.files.path());
+        let paths = ["tls-cert-file", &certificate, "tls-key-file", &key, "tls-ca-cert-file", &certificate];
+        command(&self.plain, &[&["CONFIG", "SET"], &paths[..]].concat()).await;
+        command(&self.plain, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     }
 
     fn url(&self) -> String {
@@ -229,15 +257,192 @@ async fn a_root_certificate_that_would_not_be_used_is_refused() {
 async fn a_cluster_is_reached_over_tls() {
     limit(async {
         let identity = Identity::new();
-        let bus = free_port().to_string();
-        let args = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"];
-        let server = TlsServer::with(&identity, None, &args).await;
-        command(&server.plain, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-        eventually("it serves", async || command(&server.plain, &["CLUSTER", "INFO"]).await.contains("state:ok")).await;
+        let server = TlsServer::in_cluster(&identity, &[]).await;
         let url = format!("rediss+cluster://localhost:{}", server.port);
         let builder = Timing::default().builder().root_certificate(identity.certificate.as_str());
         let client = builder.connect(url).await.unwrap();
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// There was no way to connect. Found by cases made of public reports.
+#[tokio::test]
+async fn a_node_that_its_cluster_lists_by_address_may_have_a_certificate_for_the_host_of_the_url() {
+    limit(async {
+        let by_address = ["--cluster-announce-ip", "127.0.0.1"];
+        for (certified, seeds) in [
+            ("localhost", &["localhost"][..]),
+            // For the address, as before; also beside a host, here of a node that is down.
+            ("127.0.0.1", &["127.0.0.1"]),
+            ("127.0.0.1", &["localhost:1", "127.0.0.1"]),
+            // Any of the hosts.
+            ("localhost", &["elsewhere.invalid:1", "localhost"]),
+        ] {
+            let identity = Identity::of(certified);
+            let server = TlsServer::in_cluster(&identity, &by_address).await;
+            let with_port = |seed: &&str| match seed.contains(':') {
+                true => (*seed).to_owned(),
+                false => format!("{seed}:{}", server.port),
+            };
+            let seeds = seeds.iter().map(with_port).collect::<Vec<_>>().join(",");
+            let builder = Timing::default().builder().root_certificate(identity.certificate.as_str());
+            let client = builder.connect(format!("rediss+cluster://{seeds}")).await;
+            let client = client.unwrap_or_else(|error| panic!("{certified} by {seeds}: {error}"));
+            client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+            client.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// The advice was to connect by another name, which changes nothing. Found by cases made of public reports.
+#[tokio::test]
+async fn a_node_with_a_certificate_for_another_name_is_refused_with_the_settings_of_its_cluster() {
+    limit(async {
+        let (seed, node) = (Identity::new(), Identity::of("other.test"));
+        let other = TlsServer::start(&node, None).await;
+        let port = other.port.to_string();
+        for announced in [
+            &["--cluster-announce-ip", "127.0.0.1"][..],
+            // Another name to the client than that of the URL.
+            &["--cluster-announce-hostname", "LOCALHOST", "--cluster-preferred-endpoint-type", "hostname"],
+        ] {
+            // Lists itself at the port of the other server.
+            let announced = [announced, &["--cluster-announce-tls-port", &port]].concat();
+            let server = TlsServer::in_cluster(&seed, &announced).await;
+            let roots = [seed.certificate.as_str(), &node.certificate].concat();
+            let url = format!("rediss+cluster://localhost:{}", server.port);
+            let error = Timing::default().builder().root_certificate(roots).connect(url).await.unwrap_err();
+            assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
+            for words in ["cluster-announce-hostname", "cluster-preferred-endpoint-type hostname", "other.test"] {
+                assert!(error.to_string().contains(words), "{error}");
+            }
+        }
+    })
+    .await;
+}
+
+/// The running client kept the authority that it had read, and lost its locks. Found by cases made of public reports.
+#[tokio::test]
+async fn a_client_with_a_certificates_provider_outlives_the_authority_of_its_server() {
+    limit(async {
+        let (old, new) = (Identity::new(), Identity::new());
+        let server = TlsServer::start(&old, None).await;
+        let current = Arc::new(Mutex::new(old.certificate.clone()));
+        let provided = current.clone();
+        let options = server.at().certificates_provider(move || {
+            let root = provided.lock().unwrap().clone();
+            async move { Ok::<_, std::io::Error>(Certificates::new().root_certificate(root)) }
+        });
+        let client = Timing::relaxed().builder().connect_with(options).await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        current.lock().unwrap().clone_from(&new.certificate);
+        server.change_to(&new).await;
+        client.lock("y").lock().await.unwrap().unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificates_provider_gives_a_client_certificate() {
+    limit(async {
+        let (identity, own) = (Identity::new(), Identity::new());
+        let server = TlsServer::start(&identity, Some(&own)).await;
+        let certificates = Certificates::new()
+            .root_certificate(identity.certificate.as_str())
+            .client_certificate(own.certificate.as_str(), own.key.as_str());
+        assert!(!format!("{certificates:?}").contains("PRIVATE"), "{certificates:?}");
+        let options = server.at().certificates_provider(move || {
+            let certificates = certificates.clone();
+            async move { Ok::<_, std::io::Error>(certificates) }
+        });
+        let client = Timing::default().builder().connect_with(options).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_certificates_provider_that_does_not_provide_is_told() {
+    async fn told(options: ConnectOptions, words: &str) {
+        let error = Timing::default().builder().connect_with(options).await.unwrap_err();
+        assert!(matches!(error, ConnectError::CertificatesProvider(_)), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    limit(async {
+        let server = TlsServer::start(&Identity::new(), None).await;
+        let at = || server.at();
+        let sealed = || async { Err::<Certificates, _>(std::io::Error::other("the vault is sealed")) };
+        told(at().certificates_provider(sealed), "the vault is sealed").await;
+        told(at().certificates_provider(std::future::pending::<Result<_, std::io::Error>>), "no answer within 1s")
+            .await;
+        let half = || async { Ok::<_, std::io::Error>(Certificates::new().root_certificate("-----BEGIN CERT")) };
+        told(at().certificates_provider(half), "the root certificate cannot be used").await;
+        let panicking = || async {
+            assert!(std::hint::black_box(false), "on purpose");
+            Ok::<_, std::io::Error>(Certificates::new())
+        };
+        told(at().certificates_provider(panicking), "panicked").await;
+    })
+    .await;
+}
+
+/// Found by cases made of public reports.
+#[cfg(feature = "cli")]
+#[tokio::test]
+async fn the_command_outlives_the_authority_in_its_file() {
+    use crate::support::tool::{self, Tool};
+
+    tool::limit(async {
+        let (old, new) = (Identity::new(), Identity::new());
+        let server = TlsServer::start(&old, None).await;
+        let file = server.files.path().join("given.pem");
+        std::fs::write(&file, &old.certificate).unwrap();
+        let arguments = ["--cacert", file.to_str().unwrap(), "lock", "x", "--", "sh", "-c", "echo in; read line"];
+        let mut running = Tool::new(&server.url(), &arguments).start();
+        assert_eq!(running.line().await, "in");
+        std::fs::write(&file, &new.certificate).unwrap();
+        server.change_to(&new).await;
+        let subscribers = async || command(&server.plain, &["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        eventually("it is back", async || !subscribers().await.is_empty()).await;
+        running.say("go on\n").await;
+        let (ended, err) = running.end().await;
+        assert_eq!(ended.code(), Some(0), "{err}");
+        assert_eq!(command(&server.plain, &["EXISTS", "fairlock:{n:x}"]).await, "0", "it was released");
+        // What is wrong with the file is told at the start, with its name.
+        for (file, words) in
+            [("/no/such.pem", "--cacert /no/such.pem: No such file"), ("/dev/null", "root certificate")]
+        {
+            let ended = Tool::new(&server.url(), &["--cacert", file, "status", "x"]).run().await;
+            assert_eq!(ended.code, Some(2), "{}", ended.err);
+            assert!(ended.err.contains(words), "{}", ended.err);
+        }
+    })
+    .await;
+}
+
+/// The redis crate reads such a URL only with TLS of its own.
+#[tokio::test]
+async fn what_the_redis_crate_connects_to_by_tls_is_taken_over() {
+    use redis::{ConnectionAddr, IntoConnectionInfo};
+
+    limit(async {
+        let identity = Identity::new();
+        let server = TlsServer::start(&identity, None).await;
+        let at = |insecure| {
+            let (host, port) = ("localhost".to_owned(), server.port);
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params: None }.into_connection_info().unwrap()
+        };
+        let builder = || Timing::default().builder().root_certificate(identity.certificate.as_str());
+        let client = builder().connect(at(false)).await.unwrap();
+        client.lock("x").lock().await.unwrap().unlock().await.unwrap();
+        let error = builder().connect(at(true)).await.unwrap_err();
+        assert!(matches!(error, ConnectError::ConnectionInfo(fairlock::ConnectionInfoError::Insecure)), "{error:?}");
+        let options = ConnectOptions::try_from(at(false)).unwrap().root_certificate(identity.certificate.as_str());
+        Timing::default().builder().connect_with(options).await.unwrap().close().await.unwrap();
     })
     .await;
 }

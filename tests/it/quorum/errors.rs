@@ -197,7 +197,7 @@ async fn an_error_of_connecting_names_the_server() {
         for (urls, told) in [
             ([first, &narrow, third], format!("127.0.0.1:{port}/0: the user lacks rights that locks need")),
             ([first, &stranger, third], format!("127.0.0.1:{port}/0: the server does not accept the user or password")),
-            ([first, &"redis://:hidden@:x".to_owned(), third], "URL 2: not a Redis URL".to_owned()),
+            ([first, &"redis://:hidden@:x".to_owned(), third], "server 2: not a Redis URL".to_owned()),
         ] {
             let error = quick().connect(urls).await.unwrap_err();
             assert!(matches!(error, ConnectError::Server { .. }), "{error:?}");
