@@ -109,7 +109,6 @@ impl LockClient {
         LockClientBuilder {
             options: Options::default(),
             waiter_ttl: None,
-            grant_ttl: None,
             clock_difference: CLOCK_DIFFERENCE,
             without_strict_restart: false,
             root_certificate: None,
@@ -126,9 +125,9 @@ impl LockClient {
 /// |---|---|---|
 /// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
 /// | `operation_timeout` | 2 s | how long one request may take |
-/// | `waiter_ttl` | 6 s, or three `poll_interval` or `grant_ttl` if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
+/// | `waiter_ttl` | 7 s, or three `poll_interval`, or `grant_ttl` and two `poll_interval`, if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
 /// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
-/// | `grant_ttl` | 3 s, or one and a half `poll_interval` if that is longer | how long a lock handed to a waiter of this client is kept for it until it answers; longer than `poll_interval` |
+/// | `grant_ttl` | 3 s | how long a lock that is handed to a waiter of this client is valid at first, at least |
 /// | `token_ttl` | 24 h | how long the last token of an unused name is remembered, at least |
 /// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over, and for one `waiter_ttl` more where no client was heard meanwhile |
 /// | `strict_restart` | off; on several servers the lease | how long a server that was started anew grants nothing, at least |
@@ -157,9 +156,8 @@ impl LockClient {
 #[must_use = "a builder does nothing until it connects"]
 pub struct LockClientBuilder {
     options: Options,
-    /// `None`: derived from the poll interval.
+    /// `None`: derived from the poll interval and `grant_ttl`.
     waiter_ttl: Option<Duration>,
-    grant_ttl: Option<Duration>,
     /// For several servers. `options` has none: one server needs none.
     clock_difference: Duration,
     /// For several servers, where it is on by default.
@@ -198,8 +196,9 @@ impl LockClientBuilder {
     }
 
     /// How long the waiters of this client keep their places while the server does not hear from it: three times
-    /// [`poll_interval`](Self::poll_interval) and a [`grant_ttl`](Self::grant_ttl) at least. Defaults to the longer of these, and to
-    /// 6 s at least.
+    /// [`poll_interval`](Self::poll_interval) and a [`grant_ttl`](Self::grant_ttl) at least. Defaults to 7 s, or to three
+    /// `poll_interval`, or to `grant_ttl` and two `poll_interval`, if that is longer. With less than `grant_ttl` and two `poll_interval`
+    /// a lock may be handed over for less than `grant_ttl`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -221,17 +220,17 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a lock that was handed to a waiter of this client is kept for it until the waiter
-    /// answers. It must be longer than [`poll_interval`](Self::poll_interval), and should be by two round trips: a waiter whose
-    /// message was lost finds the lock by its next poll, and confirms it with one more request. Else its turn goes to the next
-    /// one. Defaults to one and a half `poll_interval`, and to 3 s at least.
+    /// How long a lock that is handed to a waiter of this client is valid at least, before its first renewal gives it the whole lease,
+    /// 50 ms and a round trip later. The server keeps it for `grant_ttl` and a [`poll_interval`](Self::poll_interval), since the waiter
+    /// counts from its last poll. It should be longer than two round trips: a waiter whose message was lost finds the lock by its next
+    /// poll, and confirms it with one more request. Else its turn goes to the next one. Defaults to 3 s.
     ///
     /// ```
     /// # use std::time::Duration;
     /// let builder = fairlock::LockClient::builder().grant_ttl(Duration::from_secs(4));
     /// ```
     pub fn grant_ttl(mut self, ttl: Duration) -> Self {
-        self.grant_ttl = Some(ttl);
+        self.options.grant_ttl = ttl;
         self
     }
 
@@ -258,8 +257,8 @@ impl LockClientBuilder {
     }
 
     /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, a
-    /// hold still has its first lease. A hold that had to wait has its grant, which ends a [`grant_ttl`](Self::grant_ttl) after the
-    /// last request of the wait. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
+    /// hold still has its first lease. A hold that had to wait has its grant, which ends a [`grant_ttl`](Self::grant_ttl) and a
+    /// [`poll_interval`](Self::poll_interval) after the last request of the wait. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
     /// counts from when all are held, or from the first guard that its owner has of one of them meanwhile. It is a limit for guards:
     /// neither for the lease of a [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold
     /// that is attached again begins it anew. Defaults to no limit.
@@ -275,8 +274,8 @@ impl LockClientBuilder {
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
     /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and the longest [`grant_ttl`](Self::grant_ttl) at least,
-    /// which is the first lease of a waiter. Off by default on one server: then a restart without data may give a lock away while
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and the longest [`grant_ttl`](Self::grant_ttl) and
+    /// [`poll_interval`](Self::poll_interval) together at least, which is the first lease of a waiter. Off by default on one server: then a restart without data may give a lock away while
     /// its holder still relies on it, for what is left of the lease. On several servers it is on, with the lease, and a server that
     /// was started anew does not count meanwhile.
     ///
@@ -658,9 +657,10 @@ impl Prepared {
     fn new(builder: LockClientBuilder, servers: usize, sockets: bool) -> Result<Self, ConnectError> {
         let LockClientBuilder { mut options, runtime, goes_on, .. } = builder;
         let poll_interval = options.poll_interval;
-        let grant_ttl = || options.grant_ttl.max(poll_interval.saturating_mul(3) / 2);
-        options.grant_ttl = builder.grant_ttl.unwrap_or_else(grant_ttl);
-        let waiter_ttl = || options.waiter_ttl.max(poll_interval.saturating_mul(3)).max(options.grant_ttl);
+        // A grant ends with its client's deadline. The last poll may be an interval old when the grant is made, and the waiter counts from that
+        // poll again: this leaves it `grant_ttl` (R7).
+        let two_polls_ago = options.first_lease().saturating_add(poll_interval);
+        let waiter_ttl = || options.waiter_ttl.max(poll_interval.saturating_mul(3)).max(two_polls_ago);
         options.waiter_ttl = builder.waiter_ttl.unwrap_or_else(waiter_ttl);
         if servers != 1 {
             if servers < FEWEST {

@@ -81,6 +81,8 @@ impl FairLock {
     /// The same lock with a lease of its own that is *not* renewed: the hold ends after that time. For work of a known
     /// length, and for holders that may hang. No round trip.
     ///
+    /// It ends at the local deadline of its holder, 1 % and 2 ms before the lease does on the server: 600 s pass on after 594 s.
+    ///
     /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of

@@ -13,7 +13,7 @@ use super::exit::Failure;
 use super::guard::Wait;
 
 const LEASE: Duration = Duration::from_secs(30);
-const WAITER_TTL: Duration = Duration::from_secs(6);
+const WAITER_TTL: Duration = Duration::from_secs(7);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -27,15 +27,18 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
     let lease = lease.unwrap_or_else(|| usual_lease(args));
     let timeout = args.timeout.min(lease / 2);
+    let poll_interval = POLL_INTERVAL.min(lease / 2);
     let builder = LockClient::builder()
         .prefix(&args.prefix)
         .lease(lease)
         .operation_timeout(timeout)
-        .poll_interval(POLL_INTERVAL.min(lease / 2))
+        .poll_interval(poll_interval)
         .waiter_ttl(WAITER_TTL.max(timeout.saturating_mul(3)))
         .token_ttl(TOKEN_TTL.max(lease));
     match args.strict_restart {
-        Some(longest) => builder.strict_restart(longest).grant_ttl(GRANT_TTL.min(longest)),
+        Some(longest) => {
+            builder.strict_restart(longest).grant_ttl(GRANT_TTL.min(longest.saturating_sub(poll_interval)))
+        }
         None => builder,
     }
 }

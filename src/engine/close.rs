@@ -13,9 +13,9 @@ use super::error::Loss;
 use super::hold::Hold;
 use super::release;
 
-/// The holds whose guards are alive.
+/// The holds whose guards are alive. If its deadline has passed, a hold is lost to that, and not to `close` (P8).
 pub fn held(engine: &Engine) -> Vec<Arc<Hold>> {
-    engine.holds.owners.holds().into_iter().filter(|hold| hold.live() > 0 && hold.end().is_none()).collect()
+    engine.holds.owners.holds().into_iter().filter(|hold| hold.live() > 0 && hold.expire_if_due().is_none()).collect()
 }
 
 /// `held`: the number of holds whose guards are alive.

@@ -186,6 +186,7 @@ impl Context {
     pub fn forgotten_after(&self, sent: Instant, lease: Duration) -> Instant {
         // A request on its way may be served late and begin its lease only then (R2). So the time-outs
         // come on top.
-        sent + lease.max(self.options().waiter_ttl) + 2 * self.operation_timeout()
+        let options = self.options();
+        sent + lease.max(options.waiter_ttl).max(options.first_lease()) + 2 * self.operation_timeout()
     }
 }

@@ -205,7 +205,7 @@ pub enum UnlockError {
     Refused {
         /// The server's error.
         refusal: Refusal,
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
@@ -213,7 +213,7 @@ pub enum UnlockError {
     #[error("no answer to the release, and the client goes on trying until the lease ends: {cause}")]
     #[non_exhaustive]
     Unknown {
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
@@ -224,7 +224,7 @@ pub enum UnlockError {
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]
     RuntimeGone {
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 6 s
+        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },

@@ -1,11 +1,13 @@
 //! One guard's share of a hold at one server. Dropping it releases it in the background.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Engine;
 use super::error::{Loss, UnlockError};
 use super::hold::{End, Hold};
 use super::release::{Release, Unlocked};
+use crate::store::clock::now;
 
 pub struct EngineGuard {
     pub hold: Arc<Hold>,
@@ -31,7 +33,7 @@ impl EngineGuard {
     /// Releases it, and waits for the outcome.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let is_shared = self.hold.entry.keys.kind.is_shared();
-        let release = self.end();
+        let release = self.end(now());
         // Where a writer goes on as a reader, others wait for that, or for what has the owner's turn before it.
         if is_shared && release.leaves_guards() { release.run_in_background().await } else { release.run().await }
     }
@@ -71,12 +73,12 @@ impl EngineGuard {
         self.ended = true;
     }
 
-    /// From here on it counts as released. The request is sent when the release is run, or in the background when that
-    /// is dropped.
-    pub fn end(&mut self) -> Release {
+    /// It counts as released at that time, or as lost if its deadline has passed by then. The request is sent when the release is run,
+    /// or in the background when that is dropped.
+    pub fn end(&mut self, at: Instant) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;
-        self.hold.drop_guard(self.is_writer, self.is_part);
+        self.hold.drop_guard(at, self.is_writer, self.is_part);
         Release::new(self.hold.clone())
     }
 }
@@ -85,7 +87,7 @@ impl Drop for EngineGuard {
     fn drop(&mut self) {
         if !self.ended {
             // A release that is dropped before it is finished goes to the background.
-            drop(self.end());
+            drop(self.end(now()));
         }
     }
 }

@@ -206,12 +206,31 @@ impl HoldState {
         self.live > 0 && !self.is_relied_on()
     }
 
+    /// Whose a loss is that is found now.
+    fn reliance(&self, loss: Loss) -> Reliance {
+        if self.is_relied_on() {
+            return Reliance::Guards;
+        }
+        // Released before its lease was over, and not there: it was lost before that. After the lease, the release came late.
+        let was_lost_before = self.live == 0 && loss == Loss::Gone && now() < self.deadline;
+        if was_lost_before { Reliance::PastGuards } else { Reliance::Nobody }
+    }
+
     fn end_writing(&mut self, is_writer: bool) {
         self.writers -= u32::from(is_writer);
         if is_writer && self.writers == 0 {
             self.weight = Share::READER.weight;
         }
     }
+}
+
+/// Who relied on a hold as it was lost.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reliance {
+    Guards,
+    /// They have ended by now: `unlock` reports it to its caller.
+    PastGuards,
+    Nobody,
 }
 
 /// What a server counts of a hold.
@@ -328,10 +347,14 @@ impl Hold {
     /// Loses the hold if its deadline has passed, then returns how it ended. The watchdog may be late
     /// under load: a caller that is about to rely on the hold must not wait for it (P8).
     pub fn expire_if_due(&self) -> Option<End> {
+        self.expire_if_due_at(now())
+    }
+
+    fn expire_if_due_at(&self, at: Instant) -> Option<End> {
         let overdue = {
             let state = self.state.lock();
             // A detach under way is served in time, or not at all.
-            state.end.is_none() && state.deadline <= now() && state.detaching != DetachStage::Asks
+            state.end.is_none() && state.deadline <= at && state.detaching != DetachStage::Asks
         };
         if overdue {
             self.lose(Loss::Expired);
@@ -686,12 +709,16 @@ impl Hold {
         if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
     }
 
-    /// Counts one guard less. A release reports it to the server.
-    pub fn drop_guard(&self, is_writer: bool, is_part: bool) {
+    /// Counts one guard less, which has ended at that time. A release reports it to the server. Behind the deadline the guard has
+    /// lost the hold, whether that was noticed or not: then its watchers, the log and `unlock` all say so (P8).
+    pub fn drop_guard(&self, at: Instant, is_writer: bool, is_part: bool) {
+        // Before the count: without guards nobody would be told. With one look at the clock: a guard that ends in time here is
+        // released in time below.
+        self.expire_if_due_at(at);
         let mut state = self.state.lock();
         state.live -= 1;
         state.parts -= u32::from(is_part);
-        state.released = (state.live == 0).then(now);
+        state.released = (state.live == 0).then_some(at);
         state.end_writing(is_writer);
     }
 
@@ -790,7 +817,7 @@ impl Hold {
     /// (R11).
     pub fn lose(&self, loss: Loss) {
         let context = self.context();
-        let request = {
+        let (request, reliance) = {
             let mut state = self.state.lock();
             // `close` does not lose a hold without guards: its release is under way.
             if state.end.is_some() || loss == Loss::Closed && state.live == 0 {
@@ -802,7 +829,8 @@ impl Hold {
             let copies_until = state.copies_until.max(context.runner.not_after(&self.entry.keys.lock));
             let request = self.leave_request(&state, copies_until);
             state.end = Some(End::Lost(loss));
-            request
+            // Now: another thread may count the last guard away before the log is written.
+            (request, state.reliance(loss))
         };
         self.stop_renewing();
         // Before the notifications, on which a quorum may lose its holds on other servers.
@@ -811,7 +839,7 @@ impl Hold {
         self.set_over();
         // The log and the recorder are the user's, and may panic. Replies and pushes come here too: a panic would end the
         // task that reads them, and with it the connection.
-        log_line(|| self.tell_of_loss(loss));
+        log_line(|| self.tell_of_loss(loss, reliance));
     }
 
     fn set_over(&self) {
@@ -824,15 +852,12 @@ impl Hold {
         self.at_end.get().into_iter().for_each(|at_end| at_end());
     }
 
-    fn tell_of_loss(&self, loss: Loss) {
-        let (who, is_relied_on) = (self.who(), self.is_relied_on());
-        // Released before its lease was over, and not there: it was lost before that. After the lease, the release came
-        // late.
-        let was_relied_on = is_relied_on || self.live() == 0 && loss == Loss::Gone && now() < self.deadline();
-        self.holding.lost(|| self.held_for(), loss, was_relied_on);
+    fn tell_of_loss(&self, loss: Loss, reliance: Reliance) {
+        let who = self.who();
+        self.holding.lost(|| self.held_for(), loss, reliance != Reliance::Nobody);
         let lost = Lost::new(&who, self.token, self.held_for(), loss);
-        // `close` logs once how many there were. A hold without guards was not relied on, and a quorum may go on.
-        if loss == Loss::Closed || !is_relied_on || who.is_node {
+        // `close` logs once how many there were, and a quorum may go on.
+        if loss == Loss::Closed || reliance != Reliance::Guards || who.is_node {
             lost.debug();
         } else {
             self.holds.losses.note(self.context(), lost);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::task::yield_now;
+
 use super::error::LockError;
 use crate::store::error::{Cause, Fault, RefusalKind, RequestError};
 use crate::sync::Mutex;
@@ -30,9 +32,11 @@ enum Stage {
     Unconfirmed,
 }
 
-/// Why a call without any time does not know whether others have the lock.
-pub fn no_time() -> Cause {
-    Arc::new(RequestError::NotSent(Arc::new(Fault::NoTime)))
+/// Ends a call without any time, which does not know whether others have the lock. It lets other tasks run first: its error says
+/// that a retry may help, and a loop that tries again at once would keep the thread for itself.
+pub async fn out_of_time() -> LockError {
+    yield_now().await;
+    LockError::Unreachable(Arc::new(RequestError::NotSent(Arc::new(Fault::NoTime))))
 }
 
 /// Whether the call ran out of time without a fault: while it began, or while its request had no answer yet.

@@ -18,7 +18,7 @@ use super::detached::Detached;
 use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
-use super::last_error::no_time;
+use super::last_error::out_of_time;
 use super::observe::{self, ObservedCall};
 use super::owner::Owner;
 use super::release::Release;
@@ -39,7 +39,7 @@ pub struct EngineLock {
     pub lease: Result<LockLease, Box<OptionsError>>,
     /// Part of a call for several names.
     is_part: bool,
-    /// The `<grant_ttl>/<label>` suffix of this lock's places in the queue.
+    /// The `<first lease>/<label>` suffix of this lock's places in the queue.
     terms: Result<Arc<str>, Box<OptionsError>>,
     metrics: LockMetrics,
 }
@@ -62,8 +62,8 @@ impl EngineLock {
 
     /// Another share of a shared name.
     pub fn with_share(&self, share: Share) -> Self {
-        let grant_ttl = self.engine.context.options().grant_ttl;
-        let terms = self.terms.clone().map(|terms| shared_terms(share, grant_ttl, label_of(&terms)).into());
+        let first_lease = self.engine.context.options().first_lease();
+        let terms = self.terms.clone().map(|terms| shared_terms(share, first_lease, label_of(&terms)).into());
         Self { share, terms, ..self.clone() }
     }
 
@@ -82,11 +82,11 @@ impl EngineLock {
     }
 
     pub fn labelled(&self, label: &str) -> Self {
-        let options = self.engine.context.options();
+        let first_lease = self.engine.context.options().first_lease();
         let is_shared = self.keys.as_ref().is_ok_and(|keys| keys.kind.is_shared());
         let terms = || match is_shared {
-            true => shared_terms(self.share, options.grant_ttl, label),
-            false => keys::terms(options.grant_ttl, label),
+            true => shared_terms(self.share, first_lease, label),
+            false => keys::terms(first_lease, label),
         };
         let terms = check_label(label).map(|()| terms().into()).map_err(Box::new);
         Self { terms, ..self.clone() }
@@ -269,10 +269,10 @@ fn ask(
             // wait for.
             biased;
             () = request.engine.context.over.cancelled() => Err(request.engine.context.why_over()),
-            () = ready(()), if is_late => Err(LockError::Unreachable(no_time())),
+            error = out_of_time(), if is_late => Err(error),
             // Out of time. While the server is silent that does not mean that others hold the lock
             // (decision 42).
-            outcome = within(limit, call.drive(acquiring)) => outcome.unwrap_or_else(|| {
+            outcome = within(limit, call.drive(acquiring)), if !is_late => outcome.unwrap_or_else(|| {
                 let has_turn = request.has_turn.load(Ordering::Relaxed);
                 let cause = request.entry.why_unknown(has_turn, &request.engine.context.runner);
                 Err(cause.map_or(LockError::Timeout, LockError::Unreachable))

@@ -173,8 +173,8 @@ impl Poller {
     /// One request. Returns when the next one is due. `None`: no answer, for a reason that the waiters got.
     async fn ask(&self, keys: &Arc<Keys>, round: &Round, carried: &[Arc<Waiter>]) -> Option<Instant> {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
-        let context = self.context();
-        let waiting = || round.waiters.iter().filter(|waiter| !waiter.is_over());
+        let (context, asked) = (self.context(), round.spoken_for(carried));
+        let waiting = || asked.iter().filter(|waiter| !waiter.is_over());
         match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
             Ok(answer) => {
                 let polled = &answer.body;
@@ -208,7 +208,7 @@ impl Poller {
         let is_free = polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more;
         let none_has = is_free && !keys.kind.is_shared();
         let without: Vec<_> = match none_has {
-            true => round.waiters.iter().collect(),
+            true => round.spoken_for(carried).iter().collect(),
             // P3: they ask again in their order, so first all are verified.
             false if round.verifies.is_none() => Vec::new(),
             false => polled.missing.iter().filter_map(|index| carried.get(*index)).collect(),
@@ -355,7 +355,7 @@ impl Poller {
             false => round.waiters.len() as u64 - u64::from(granted),
         };
         // A grant that came and ended between the two answers was seen by none of them.
-        !polled.known || polled.places < expected || gap > lease::sure(self.context().options().grant_ttl)
+        !polled.known || polled.places < expected || gap > lease::sure(self.context().options().first_lease())
     }
 
     fn next_after(&self, answer: &Answer<Polled>) -> Instant {

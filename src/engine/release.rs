@@ -119,8 +119,8 @@ impl Release {
     async fn run_in_time(&mut self) -> Result<Unlocked, UnlockError> {
         // For all that this call waits for: what is left then is done in the background.
         let limit = now() + self.hold.context().operation_timeout();
-        // The deadline does not matter here. After the last guard only the server knows whether the
-        // lock was freed in time (decision 11).
+        // The deadline does not matter here: the guard has ended before it, and now only the server knows whether the lock
+        // is freed in time (decision 11).
         if let Some(End::Lost(loss)) = self.hold.end() {
             self.finished = true;
             return Err(UnlockError::Lost(loss));

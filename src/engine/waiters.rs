@@ -793,6 +793,12 @@ pub struct Round {
 }
 
 impl Round {
+    /// The waiters that a request with these tickets speaks for: these alone if others ask for the rest. Each of 79 answers would visit
+    /// all 10,000 otherwise.
+    pub fn spoken_for<'a>(&'a self, carried: &'a [Arc<Waiter>]) -> &'a [Arc<Waiter>] {
+        if self.verifies.is_some() { carried } else { &self.waiters }
+    }
+
     /// After the waiters of this round that were notified before it.
     pub fn next_turn(&self) -> Turn {
         Turn::next(&self.turns)
@@ -835,5 +841,33 @@ impl Queue {
             self.next_poll = due;
             self.sooner.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::owner::Owner;
+    use crate::engine::owners::OwnerTable;
+
+    /// Each answer of a round visited all waiters: 790,000 visits for 10,000 of them. Found by an outside suite.
+    #[test]
+    fn an_answer_of_a_round_that_verifies_all_is_for_the_waiters_it_was_asked_about() {
+        let (waiters, owners) = (Waiters::default(), Arc::new(OwnerTable::<()>::new()));
+        let (keys, terms) = (Arc::new(Keys::new("fairlock", "x")), "5000/label".into());
+        for seq in 1..=300 {
+            let entry = owners.entry(&keys, Owner::new(), "client", |()| true);
+            let new = NewWaiter { lease: PATIENCE, terms: &terms, scoped: false, attaches: false, began: now() };
+            let waiter = waiters.register(&entry, seq, new);
+            let _ = waiters.enqueue(&waiter, Queued::new(now(), now(), 0), false, now());
+        }
+        let round = || waiters.begin_round(&keys.lock, now(), false).expect("there are waiters");
+        let rotating = round();
+        assert_eq!(rotating.carried.len(), VERIFIED_IN_A_POLL);
+        assert_eq!(rotating.spoken_for(&rotating.carried).len(), 300, "one request speaks for all");
+        waiters.doubt(&keys.lock);
+        let verifying = round();
+        let visits = verifying.carried.chunks(128).map(|some| verifying.spoken_for(some).len());
+        assert_eq!(visits.sum::<usize>(), 300);
     }
 }

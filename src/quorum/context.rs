@@ -17,6 +17,7 @@ use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::owners::OwnerTable;
 use crate::metrics::Metrics;
+use crate::store::clock::now;
 
 /// Shared by all clones and locks.
 pub struct Quorum {
@@ -56,7 +57,7 @@ impl Quorum {
     /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the
     /// background.
     pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
-        join_all(guards.into_iter().map(|mut guard| timeout(self.nodes.node_timeout, guard.end().run()))).await;
+        join_all(guards.into_iter().map(|mut guard| timeout(self.nodes.node_timeout, guard.end(now()).run()))).await;
     }
 
     /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all in time; how many requests

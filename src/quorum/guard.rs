@@ -19,6 +19,7 @@ use crate::engine::error::{Loss, UnlockError};
 use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
+use crate::store::clock::now;
 use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
@@ -87,10 +88,12 @@ impl QuorumGuard {
 
     /// From here on it is being released, also where no request was sent yet: a `close` finds no guard alive.
     fn end(&mut self) -> Vec<NodeRelease> {
+        // Before the look at the deadlines that comes with the share: what is in time there must not be late below.
+        let at = now();
         self.share = None;
         // Q7: the first node is released last.
         let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let releases = guards.map(|mut node| (node.index, node.guard.end())).collect();
+        let releases = guards.map(|mut node| (node.index, node.guard.end(at))).collect();
         self.hold.look();
         releases
     }

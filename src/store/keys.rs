@@ -163,13 +163,13 @@ pub fn ticket(owner: &str, seq: u64) -> String {
 }
 
 /// The terms of a wait: how long a grant to it lasts until it is confirmed, and the label of the call.
-pub fn terms(grant_ttl: Duration, label: &str) -> String {
-    format!("{}/{label}", grant_ttl.as_millis())
+pub fn terms(first_lease: Duration, label: &str) -> String {
+    format!("{}/{label}", first_lease.as_millis())
 }
 
 /// The terms of a wait for a share: what it takes, the limit that it is judged by, and then the terms as of a lock.
-pub fn shared_terms(share: Share, grant_ttl: Duration, label: &str) -> String {
-    format!("{},{},{}", share.weight, share.limit, terms(grant_ttl, label))
+pub fn shared_terms(share: Share, first_lease: Duration, label: &str) -> String {
+    format!("{},{},{}", share.weight, share.limit, terms(first_lease, label))
 }
 
 /// The share in the terms of a wait for one.

@@ -51,9 +51,9 @@ pub struct Runner {
 impl Runner {
     pub fn new(store: Box<dyn Store>, options: Arc<Options>, client: String) -> Self {
         let channel = keys::channel_prefix(&options.prefix);
-        let Options { waiter_ttl, max_waiters, token_ttl, grant_ttl, label, .. } = &*options;
+        let Options { waiter_ttl, max_waiters, token_ttl, label, .. } = &*options;
         let settings = format!("{} {max_waiters} {} {channel}", millis(*waiter_ttl), millis(*token_ttl));
-        let terms = keys::terms(*grant_ttl, label).into();
+        let terms = keys::terms(options.first_lease(), label).into();
         let boot_key = keys::boot(&options.prefix);
         Self { store, options, client, settings, terms, boot_key, requests: AtomicU64::new(1) }
     }

@@ -6,8 +6,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use fairlock::{Ended, ExtendError, LockError, Loss, Unlocked};
+use futures::{FutureExt, StreamExt};
 
-use crate::support::{Collect, Timing, eventually, on_each_store};
+use crate::support::{Collect, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
 
 /// Polls it once, as `select!` does with a branch that it then forgets.
 fn poll_once(future: std::pin::Pin<&mut impl Future>) -> bool {
@@ -53,6 +54,26 @@ async fn an_unlock_beside_a_close_is_an_unlock() {
     .await;
 }
 
+/// The task that keeps the connection had not come to it before `close` ended that task, so it stayed open and subscribed until the
+/// last clone was dropped. Found by an outside suite.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_client_that_is_closed_as_soon_as_it_has_connected_leaves_no_connection() {
+    on_a_server(async |server| {
+        let connecting = (0..1000).map(async |_| {
+            let client = Timing::relaxed().connect(&server.url()).await;
+            client.close().await.unwrap();
+            client
+        });
+        let clients: Vec<_> = futures::stream::iter(connecting).buffer_unordered(8).collect().await;
+        let list = redis::cmd("CLIENT").arg("LIST").clone();
+        let redis = server.connection().await;
+        let listed = async || list.query_async::<String>(&mut redis.clone()).await.unwrap().lines().count();
+        eventually("only the connection of this test is left", async || listed().await == 1).await;
+        drop(clients);
+    })
+    .await;
+}
+
 /// The request of the unlock may be out or not: close frees the lock in either case.
 #[tokio::test]
 async fn an_unlock_that_stands_still_is_finished_by_close() {
@@ -92,6 +113,22 @@ async fn only_what_is_still_held_is_lost_to_close() {
         assert_eq!(kept.held().ended().await, fairlock::Ended::Lost(Loss::Closed));
         let extended = kept.extend(Duration::from_secs(30)).await;
         assert!(matches!(extended, Err(ExtendError::Lost(Loss::Closed))), "{extended:?}");
+    })
+    .await;
+}
+
+/// The process stood still for longer than the lease, and its first act is to close the client.
+#[tokio::test]
+async fn a_hold_whose_deadline_has_passed_is_lost_to_that_and_not_to_close() {
+    in_virtual_time(async |store| {
+        let said = Collect::default();
+        let _here = said.clone().here();
+        let client = store.connect(Timing::default()).await;
+        let guard = client.lock("late").lock().await.unwrap();
+        assert_eq!(tokio::time::advance(guard.valid_for()).now_or_never(), None);
+        client.close().await.unwrap();
+        assert_eq!(guard.lost().await, Loss::Expired);
+        assert!(!said.saw("WARN", "closing a client that still holds locks"), "{:?}", said.lines());
     })
     .await;
 }

@@ -651,12 +651,8 @@ async fn times_follow_the_poll_interval() {
     let builder = || LockClient::builder().lease(2 * minute).poll_interval(minute);
     builder().embedded(&server).unwrap();
     builder().grant_ttl(5 * minute).embedded(&server).unwrap();
-    for (set, named) in
-        [(builder().waiter_ttl(minute), "waiter_ttl (60s)"), (builder().grant_ttl(minute), "grant_ttl (60s)")]
-    {
-        let error = set.embedded(&server).unwrap_err().to_string();
-        assert!(error.contains(named), "{error}");
-    }
+    let error = builder().waiter_ttl(minute).embedded(&server).unwrap_err().to_string();
+    assert!(error.contains("waiter_ttl (60s)"), "{error}");
     let error = LockClient::builder().poll_interval(Duration::MAX).embedded(&server).unwrap_err().to_string();
     assert!(error.contains("poll_interval is"), "{error}");
 }

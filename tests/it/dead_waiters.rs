@@ -77,7 +77,7 @@ async fn p6_a_few_silent_waiters_cost_one_waiter_ttl() {
     for dead in [1, 10, 100] {
         in_virtual_time(async |server| {
             // Two grants would last longer than one waiter_ttl.
-            let timing = Timing { grant_ttl: Duration::from_secs(2), ..Timing::default() };
+            let timing = Timing { grant_ttl: Duration::from_millis(1500), ..Timing::default() };
             let (client, cut_off) = (server.connect(timing).await, server.connect(timing).await);
             let holder = client.lock(NAME).lock().await.unwrap();
             let waits: Vec<_> = (0..dead).map(|_| wait_and_do_nothing(&cut_off)).collect();

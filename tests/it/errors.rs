@@ -256,6 +256,36 @@ async fn a_call_without_any_time_asks_nothing() {
     .await;
 }
 
+/// The error says that a retry helps, and a loop that did so at once kept the thread for itself. Found by an outside suite.
+#[tokio::test]
+async fn a_loop_of_calls_without_any_time_lets_other_tasks_run() {
+    on_several_in_virtual_time(async |servers: &[_; 3]| {
+        for client in [servers[0].connect(Timing::default()).await, embedded(Timing::default().builder(), servers)] {
+            let (lock, set) = (client.lock("free"), client.lock_all(["free", "also"]));
+            assert_lets_run(async || lock.lock_timeout(Duration::ZERO).await.is_err()).await;
+            assert_lets_run(async || set.lock_timeout(Duration::ZERO).await.is_err()).await;
+            client.close().await.unwrap();
+        }
+        let client = servers[0].connect(Timing::default()).await;
+        let (semaphore, rw_lock) = (client.semaphore("permits", 2), client.rw_lock("shared"));
+        assert_lets_run(async || semaphore.acquire_timeout(Duration::ZERO).await.is_err()).await;
+        assert_lets_run(async || rw_lock.read_timeout(Duration::ZERO).await.is_err()).await;
+        assert_lets_run(async || rw_lock.write_timeout(Duration::ZERO).await.is_err()).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+async fn assert_lets_run(fails: impl AsyncFn() -> bool) {
+    let other = tokio::spawn(async {});
+    let mut calls = 0;
+    while !other.is_finished() {
+        calls += 1;
+        assert!(calls < 1000, "no other task ran");
+        assert!(fails().await);
+    }
+}
+
 /// H3: it said neither that the connection was refused nor that the server is silent.
 #[tokio::test]
 async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {

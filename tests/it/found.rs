@@ -296,8 +296,7 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
 #[tokio::test(start_paused = true)]
 async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     // As short as it may be.
-    let grant_ttl = Timing::default().poll_interval + Duration::from_millis(1);
-    let timing = Timing { grant_ttl, ..Timing::default() };
+    let timing = Timing { grant_ttl: Duration::from_millis(1), ..Timing::default() };
     let server = fairlock::simulation::server(crate::support::Network::slow());
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
     for early in 0..40 {

@@ -1,13 +1,17 @@
 //! P7: a dead holder is replaced. P8: a holder is notified of its loss.
 
+use std::ops::Deref;
+use std::thread;
 use std::time::Duration;
 
-use fairlock::{LockClient, LockError, LockGuard, Loss, UnlockError, owner};
+use fairlock::{Ended, Held, LockClient, LockError, LockGuard, Loss, UnlockError, owner};
+use futures::FutureExt;
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
 use crate::support::{
-    Collect, Proxy, Server, Timing, Worker, eventually, in_virtual_time, limit, on_a_server, on_each_store,
+    Collect, Proxy, Server, Timing, Worker, embedded, eventually, in_virtual_time, limit, on_a_server, on_each_store,
+    on_several_in_virtual_time,
 };
 
 const NAME: &str = "held";
@@ -125,6 +129,85 @@ async fn p8_with_a_silent_server_the_loss_is_reported_at_the_local_deadline() {
     .await;
 }
 
+/// The process stands still until the deadline has passed, and then the guard ends, before any other task has run. `end` returns the
+/// error of an unlock. A watcher, the log and the unlock must say the same.
+async fn assert_ends_too_late<G: Deref<Target = Held>>(
+    guard: G,
+    stand_still: impl FnOnce(Duration),
+    end: impl AsyncFnOnce(G) -> Option<UnlockError>,
+) {
+    let said = Collect::default();
+    let _here = said.clone().here();
+    let watched = guard.held();
+    let watching = tokio::spawn(async move { watched.ended().await });
+    tokio::task::yield_now().await;
+    stand_still(guard.valid_for());
+    let unlocked = end(guard).await;
+    assert!(unlocked.is_none() || matches!(unlocked, Some(UnlockError::Lost(Loss::Expired))), "{unlocked:?}");
+    assert_eq!(watching.await.unwrap(), Ended::Lost(Loss::Expired));
+    eventually("it is logged", async || said.saw("WARN", "lost a lock")).await;
+    assert_eq!(said.of("WARN", "lost").len(), 1, "{:?}", said.lines());
+}
+
+async fn dropped<G>(guard: G) -> Option<UnlockError> {
+    drop(guard);
+    None
+}
+
+async fn unlocked(guard: LockGuard) -> Option<UnlockError> {
+    guard.unlock().await.err()
+}
+
+/// The guard was counted away without a look at its deadline: the log and a watcher said that it was released, and `unlock` that
+/// it was lost. Found by an outside suite.
+#[tokio::test]
+async fn p8_a_guard_that_ends_behind_its_deadline_is_lost_for_all() {
+    // Its first poll moves the clock, and the next one would let other tasks run.
+    let stand_still = |time: Duration| assert_eq!(tokio::time::advance(time).now_or_never(), None);
+    in_virtual_time(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let (lock, fixed) = (client.lock(NAME), client.lock(NAME).with_lease(Timing::default().lease));
+        assert_ends_too_late(lock.lock().await.unwrap(), stand_still, unlocked).await;
+        assert_ends_too_late(lock.lock().await.unwrap(), stand_still, dropped).await;
+        assert_ends_too_late(fixed.lock().await.unwrap(), stand_still, unlocked).await;
+        assert_ends_too_late(fixed.lock().await.unwrap(), stand_still, dropped).await;
+        let semaphore = client.semaphore("permits", 2);
+        let release = async |permit: fairlock::Permit| permit.release().await.err();
+        assert_ends_too_late(semaphore.acquire().await.unwrap(), stand_still, release).await;
+        assert_ends_too_late(semaphore.acquire().await.unwrap(), stand_still, dropped).await;
+        let rw_lock = client.rw_lock("shared");
+        let unlock = async |guard: fairlock::WriteGuard| guard.unlock().await.err();
+        assert_ends_too_late(rw_lock.write().await.unwrap(), stand_still, unlock).await;
+        assert_ends_too_late(rw_lock.read().await.unwrap(), stand_still, dropped).await;
+        let set = client.lock_all(["one of a set"]).lock().await.unwrap().into_guards().pop().unwrap();
+        assert_ends_too_late(set, stand_still, dropped).await;
+        client.close().await.unwrap();
+    })
+    .await;
+    on_several_in_virtual_time(async |servers: &[_; 3]| {
+        let client = embedded(Timing::default().builder().without_strict_restart(), servers);
+        let lock = client.lock(NAME);
+        assert_ends_too_late(lock.lock().await.unwrap(), stand_still, unlocked).await;
+        assert_ends_too_late(lock.lock().await.unwrap(), stand_still, dropped).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// The same with a runtime that stands still indeed, as in a process that was stopped.
+#[tokio::test]
+async fn p8_the_first_act_of_a_process_that_stood_still_may_be_an_unlock() {
+    on_a_server(async |server| {
+        let timing = Timing { lease: Timing::default().operation_timeout, ..Timing::default() };
+        let client = timing.connect(&server.url()).await;
+        let stand_still = |time: Duration| thread::sleep(time + Duration::from_millis(100));
+        assert_ends_too_late(held(&client).await, stand_still, unlocked).await;
+        assert_ends_too_late(held(&client).await, stand_still, dropped).await;
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn p8_force_unlock_is_reported_to_the_holder_at_once() {
     on_each_store(async |store| {
@@ -214,10 +297,42 @@ async fn a_fixed_lease_also_applies_after_a_hand_over() {
         eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
         holder.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
-        // The grant lasts for grant_ttl only. The first renewal sets the lease that was asked for.
+        // The first lease is shorter. The first renewal sets the lease that was asked for.
         eventually("the server has the lease that was asked for", async || lease_left(&client).await > long / 2).await;
         eventually("the guard has it too", async || guard.valid_for() > long / 2).await;
         guard.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// It was valid for `grant_ttl` less the age of the last poll: 1.1 s. Found by a user.
+#[tokio::test]
+async fn what_is_handed_over_is_valid_for_a_grant_ttl() {
+    in_virtual_time(async |store| {
+        let (holder, waiter) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
+        for since_the_poll in [100, 1000, 1900] {
+            let lock = holder.lock(NAME).lock().await.unwrap();
+            let permit = holder.semaphore("permits", 1).acquire().await.unwrap();
+            let write = holder.rw_lock("shared").write().await.unwrap();
+            let waiting = {
+                let waiter = waiter.clone();
+                tokio::spawn(async move {
+                    tokio::join!(
+                        async { waiter.lock(NAME).lock().await.unwrap().valid_for() },
+                        async { waiter.semaphore("permits", 1).acquire().await.unwrap().valid_for() },
+                        async { waiter.rw_lock("shared").read().await.unwrap().valid_for() },
+                    )
+                })
+            };
+            // It asks for a place now, and polls 2 s later.
+            tokio::time::sleep(Duration::from_millis(2000 + since_the_poll)).await;
+            lock.unlock().await.unwrap();
+            permit.release().await.unwrap();
+            write.unlock().await.unwrap();
+            let (lock, permit, read) = waiting.await.unwrap();
+            let shortest = lock.min(permit).min(read);
+            assert!(shortest >= Duration::from_millis(2900), "{shortest:?}, {since_the_poll} ms after the last poll");
+        }
     })
     .await;
 }

@@ -107,6 +107,28 @@ async fn each_call_counts_once_by_how_it_ended() {
     .await;
 }
 
+/// The guard ended behind its deadline, before the client had noticed that.
+#[tokio::test]
+async fn a_loss_that_the_end_of_its_guard_finds_counts_once() {
+    in_virtual_time(async |store| {
+        let recorder = Recorder::new();
+        let _here = recorder.here();
+        let client = store.connect(Timing::default()).await;
+        for lost in [1.0, 2.0] {
+            let guard = client.lock("late").lock().await.unwrap();
+            let _ = futures::FutureExt::now_or_never(tokio::time::advance(guard.valid_for()));
+            drop(guard);
+            assert_eq!(recorder.value("fairlock_lost_total{cause=\"expired\"}"), lost);
+            tokio::time::sleep(Timing::default().lease).await;
+            assert_eq!(recorder.value("fairlock_lost_total{cause=\"expired\"}"), lost);
+            assert_eq!(recorder.value("fairlock_lost_total{cause=\"gone\"}"), 0.0);
+            assert_eq!(recorder.value("fairlock_locks_held"), 0.0);
+        }
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn losses_count_by_their_cause() {
     on_each_store(async |store| {

@@ -106,7 +106,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
         let hasty = Timing {
             waiter_ttl: Duration::from_millis(1000),
             poll_interval: Duration::from_millis(100),
-            grant_ttl: Duration::from_millis(150),
+            grant_ttl: Duration::from_millis(50),
             ..distant()
         };
         let patient = Timing { waiter_ttl: Duration::from_secs(6), grant_ttl: Duration::from_secs(4), ..distant() };

@@ -69,7 +69,9 @@ fn quick() -> LockClientBuilder {
 /// With a lease, and with it a freeze, that a test can wait for.
 fn strict() -> LockClientBuilder {
     let (lease, operation_timeout) = (Duration::from_millis(1500), Duration::from_millis(500));
-    let each = Timing { lease, operation_timeout, ..Timing::default() }.builder();
+    // With the poll interval it is the lease.
+    let grant_ttl = Duration::from_millis(1000);
+    let each = Timing { lease, operation_timeout, grant_ttl, ..Timing::default() }.builder();
     each.clock_difference(Duration::ZERO)
 }
 

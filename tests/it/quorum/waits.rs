@@ -287,7 +287,7 @@ async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
             lease: poll_interval,
             poll_interval,
             waiter_ttl: poll_interval * 3,
-            grant_ttl: poll_interval * 2,
+            grant_ttl: poll_interval,
             ..Timing::default()
         };
         // The probes come at each third of the operation time-out.
@@ -335,7 +335,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     let servers = [0; 3].map(|_| fairlock::simulation::server(crate::support::Network::slow()));
     let poll = Timing::default().poll_interval;
     // As short as it may be.
-    let nodes = Timing { grant_ttl: poll + Duration::from_millis(1), ..Timing::default() };
+    let nodes = Timing { grant_ttl: Duration::from_millis(1), ..Timing::default() };
     let connect = || nodes.builder().without_strict_restart().embedded(&servers).unwrap();
     let (one, other) = (connect(), connect());
     let mut acquired = 0;

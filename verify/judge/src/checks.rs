@@ -102,7 +102,7 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     let Some(first) = asked.first().map(|call| &history.calls[*call]) else { return };
     let shard = history.shard_of(first.name);
     let longest = |time: fn(&Client) -> Time| history.clients.iter().map(time).max().unwrap_or_default();
-    let deaths = 2 * longest(|client| client.waiter_ttl) + longest(|client| client.grant_ttl);
+    let deaths = 2 * longest(|client| client.waiter_ttl) + longest(|client| client.first_lease);
     let (lease, poll) = (longest(|client| client.lease), longest(|client| client.waiter_ttl) / 3);
     let start = |hold: &usize| history.holds[*hold].start;
     let mut in_order = held.to_vec();

@@ -259,7 +259,7 @@ impl History {
             lease: ms(line.lease),
             op: ms(line.op),
             waiter_ttl: ms(line.wttl.or(line.poll)),
-            grant_ttl: ms(line.gttl),
+            first_lease: ms(line.gttl) + ms(line.poll),
             began: line.t,
             closing: NEVER,
             closed: NEVER,

@@ -27,7 +27,8 @@ pub struct Client {
     pub lease: Time,
     pub op: Time,
     pub waiter_ttl: Time,
-    pub grant_ttl: Time,
+    /// How long what is handed over to one of its waits lasts.
+    pub first_lease: Time,
     pub began: Time,
     pub closing: Time,
     pub closed: Time,

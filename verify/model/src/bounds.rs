@@ -26,7 +26,7 @@ pub struct Bounds {
     /// The last tick of the clock.
     pub end: Time,
     pub lease: Time,
-    /// The grant TTL of the first client, and of the others.
+    /// The first lease of what is handed to the first client, and to the others: `grant_ttl` and `poll_interval` in src/.
     pub grant_ttl: [Time; 2],
     pub waiter_ttl: Time,
     /// How much longer the keys of the queue live than all clients.

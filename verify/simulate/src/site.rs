@@ -76,7 +76,7 @@ impl Site {
         let shortest_lease = operation_timeout.max(poll);
         // Sometimes as short as allowed. Then a push arrives close to the last moment at which its grant can be
         // trusted (R7).
-        let grant = poll + if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
+        let grant = if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) }.max(Duration::from_millis(1));
         let builder = LockClient::builder()
             .label("simulated")
             // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
@@ -84,7 +84,7 @@ impl Site {
             .operation_timeout(operation_timeout)
             .poll_interval(poll)
             .grant_ttl(grant)
-            .waiter_ttl(grant.max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) });
+            .waiter_ttl((grant + poll).max(3 * poll) + if self.world.chance(0.3) { ms(0, 4000) } else { ms(0, 500) });
         let lease = shortest_lease + ms(0, 3000);
         Settings { builder: builder.lease(lease), operation_timeout, shortest_lease, lease }
     }

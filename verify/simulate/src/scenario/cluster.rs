@@ -56,7 +56,7 @@ pub const ALL: &[Scenario] = &[
 async fn a_node_that_was_replaced_grants_the_lock(world: Arc<World>) {
     let stage = Stage::cluster(world);
     let mut a = stage.caller("A", |it| it).await;
-    let mut w = stage.caller("W", |it| it.grant_ttl(ms(1500)).waiter_ttl(ms(5000))).await;
+    let mut w = stage.caller("W", |it| it.grant_ttl(ms(1000)).waiter_ttl(ms(5000))).await;
     a.gets_the_lock().await;
     w.begins_to_wait().await;
     // Longer than what is left of the lease of A, which it renews at node 1 then.

@@ -267,7 +267,7 @@ async fn a_grant_that_is_told_of_at_the_last_moment(world: Arc<World>) {
     let mut a = stage.caller("A", |it| it.lease(ms(30_000))).await;
     // No poll of its own tells it before.
     let patient =
-        |it: LockClientBuilder| it.poll_interval(ms(4990)).grant_ttl(ms(5000)).waiter_ttl(ms(15_000)).lease(ms(5000));
+        |it: LockClientBuilder| it.poll_interval(ms(4990)).grant_ttl(ms(10)).waiter_ttl(ms(15_000)).lease(ms(5000));
     let mut w = stage.caller("W", patient).await;
     a.gets_the_lock().await;
     w.begins_to_wait().await;
@@ -532,7 +532,7 @@ async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
     let stage = Stage::new(world);
     let as_by_default = |it: LockClientBuilder| {
         let it = it.operation_timeout(ms(2000)).poll_interval(ms(2000));
-        it.grant_ttl(ms(3000)).waiter_ttl(ms(6000)).lease(ms(30_000))
+        it.grant_ttl(ms(3000)).waiter_ttl(ms(7000)).lease(ms(30_000))
     };
     let mut a = stage.caller("A", as_by_default).await;
     let (mut w, mut b) = (stage.caller("W", as_by_default).await, stage.caller("B", as_by_default).await);

@@ -398,7 +398,7 @@ async fn a_set_that_rests_with_what_it_has_entered(world: Arc<World>) {
 
 async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {
     let stage = Stage::new(world);
-    let mut a = stage.caller("A", |it| it.operation_timeout(ms(100)).grant_ttl(ms(3000)).waiter_ttl(ms(6000))).await;
+    let mut a = stage.caller("A", |it| it.operation_timeout(ms(100)).grant_ttl(ms(2500)).waiter_ttl(ms(6000))).await;
     let (mut b, mut c) = (stage.caller("B", |it| it).await, stage.caller("C", |it| it).await);
     b.gets_the_lock().await;
     let second = b.client.lock(SECOND).lock().await;

@@ -106,7 +106,7 @@ impl Stage {
             .label(name)
             .operation_timeout(ms(500))
             .poll_interval(ms(500))
-            .grant_ttl(ms(600))
+            .grant_ttl(ms(100))
             .waiter_ttl(ms(2000))
             .lease(ms(2000));
         let builder = each
