@@ -50,13 +50,12 @@ impl Cluster {
         }
     }
 
-    /// Its first nodes come back with their data at these ports.
+    /// Its first nodes are killed, and come back with their data at these ports.
     pub async fn come_back_at(&mut self, ports: &[u16]) {
         for master in self.masters.iter().take(ports.len()) {
             master.kill().await;
         }
         for (master, port) in self.masters.iter_mut().zip(ports) {
-            // Another server may be about to end there.
             master.come_back_at(*port).await;
         }
         self.settle().await;
