@@ -123,9 +123,10 @@ impl LockClient {
         self.backend.id()
     }
 
-    /// The locks of this client's prefix that are held or waited for, and whose names match: `*` for all of them. In no
-    /// order. A lock that is free is not among them, but a semaphore is whose number of permits is
-    /// [set for all clients](crate::FairSemaphore::set_permits).
+    /// The names of this client's prefix that are held or waited for, and that match: `*` for all of them. In no order. A lock
+    /// that is free is not among them, but a semaphore is whose number of permits is
+    /// [set for all clients](crate::FairSemaphore::set_permits). A name that is in use as a lock and as a semaphore is there
+    /// twice: see [`Listed::kind`](crate::Listed).
     ///
     /// The pattern is that of Redis' KEYS: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a character that stands for
     /// itself. The stream looks through the keys of the server page by page with SCAN, in a cluster through those of each
@@ -138,20 +139,18 @@ impl LockClient {
     /// its locks may be missing. Several servers are listed one after the other, each name comes once, and a minority
     /// of them may be out of reach.
     ///
-    /// Semaphores and read-write locks are among them, as a [`FairLock`] of their name: its `status` is
-    /// [`RequestError::OtherKind`] then, which says what it is.
-    ///
-    /// Each lock can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they
-    /// share the connection.
+    /// Each can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they share the
+    /// connection.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// use futures::TryStreamExt;
     ///
     /// let guard = client.lock("orders:42").lock().await?;
-    /// let status = async |lock: fairlock::FairLock| Ok::<_, fairlock::RequestError>((lock.name().to_owned(), lock.status().await?));
-    /// let mut all = std::pin::pin!(client.list("orders:*").map_ok(status).try_buffer_unordered(64));
-    /// while let Some((name, status)) = all.try_next().await? {
+    /// let locks = client.list("orders:*").try_filter(|listed| std::future::ready(listed.kind == fairlock::Kind::Lock));
+    /// let status = async |lock: fairlock::Listed| Ok::<_, fairlock::RequestError>((client.lock(&lock.name).status().await?, lock.name));
+    /// let mut all = std::pin::pin!(locks.map_ok(status).try_buffer_unordered(64));
+    /// while let Some((status, name)) = all.try_next().await? {
     ///     println!("{name}: {:?}, {} waiting", status.holder.map(|holder| holder.label), status.waiters);
     /// }
     /// # drop(guard);
@@ -162,7 +161,7 @@ impl LockClient {
     /// The stream ends with the first [`RequestError`]. `Refused`: the user has no right to SCAN (`+scan`), which nothing else
     /// needs. It lets a user see the names of all keys of the server. `Unanswered`: the connection broke; begin the list anew.
     pub fn list(&self, glob: impl AsRef<str>) -> LockList {
-        LockList::new(self.backend.clone(), glob.as_ref())
+        LockList::new(&self.backend, glob.as_ref())
     }
 
     /// The time of one round trip to the server; in a cluster the longest of those to its masters, which are asked at the

@@ -477,7 +477,7 @@ impl LockClient {
         }
         let error = match lock.attach(caller, &handle.hold).await {
             Ok(guard) => return guard.ok_or(AttachError::OwnerBusy),
-            Err(LockError::Lost | LockError::Name(_) | LockError::OtherKind { .. }) => HandleError::Lost,
+            Err(LockError::Lost | LockError::Name(_)) => HandleError::Lost,
             Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
             // A transient refusal: it was asked again until the time of the call was over.
             Err(LockError::Unreachable(cause)) => match cause.downcast_ref::<Refusal>() {

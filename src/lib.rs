@@ -117,7 +117,7 @@ pub use error::{
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
-pub use list::LockList;
+pub use list::{Listed, LockList};
 pub use lock::FairLock;
 pub use owner::Owner;
 pub use rw_lock::{FairRwLock, ReadGuard, WriteGuard};

@@ -39,8 +39,8 @@ use crate::status::{RwLockStatus, WAITERS_SHOWN};
 ///
 /// # Where it runs
 /// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets
-/// [`LockError::SeveralServers`]. A name is one thing at a time: a lock, a semaphore or a read-write lock; see
-/// [`LockError::OtherKind`].
+/// [`LockError::SeveralServers`]. A lock, a semaphore and a read-write lock of one name have
+/// nothing to do with each other.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {

@@ -34,9 +34,9 @@ const ROWS: [Row; 15] = [
     ("a permit's pair, of 5, alone", |name| name.pair("1,5", 0)),
     ("… beside another holder", |name| name.pair("1,5", 1)),
     ("… beside 63 others", |name| name.pair("1,64", 63)),
-    ("a read pair, alone", |name| name.of("4").pair("1,1024", 0)),
-    ("… beside another reader", |name| name.of("4").pair("1,1024", 1)),
-    ("a write pair", |name| name.of("4").pair("1024,1024", 0)),
+    ("a read pair, alone", |name| name.pair("1,1024", 0)),
+    ("… beside another reader", |name| name.pair("1,1024", 1)),
+    ("a write pair", |name| name.pair("1024,1024", 0)),
     ("a lock is handed over, two wait", |name| {
         (0..3).try_for_each(|_| name.lock().map(drop))?;
         name.unlock()
@@ -44,7 +44,7 @@ const ROWS: [Row; 15] = [
     ("a permit is handed over, of 1, two wait", |name| name.hand_over("1,1", 1)),
     ("… of 10", |name| name.hand_over("1,10", 10)),
     ("a writer makes way for 32 readers", |name| {
-        name.of("4").take("1024,1024")?;
+        name.take("1024,1024")?;
         name.take_many("1,1024", 32)?;
         name.give_back(1)
     }),
@@ -89,7 +89,7 @@ fn rows(server: Server, rounds: usize) -> Outcome<Vec<f64>> {
     for (name, source, is_shared) in SCRIPTS {
         hashes.insert(name, cmd("SCRIPT").arg("LOAD").arg(text(source, is_shared)).query(&mut redis)?);
     }
-    let mut at = Name { server, redis, hashes, kind: "3", number: 0, key: String::new() };
+    let mut at = Name { server, redis, hashes, number: 0, key: String::new() };
     let median = |row: &Row, at: &mut Name<'_>| {
         let mut costs = Vec::new();
         for _ in 0..=rounds {
@@ -109,7 +109,6 @@ struct Name<'a> {
     server: Server,
     redis: Connection,
     hashes: HashMap<&'a str, String>,
-    kind: &'static str,
     /// The last owner releases.
     number: usize,
     key: String,
@@ -118,7 +117,7 @@ struct Name<'a> {
 impl Name<'_> {
     fn begin(&mut self) -> Outcome<()> {
         cmd("FLUSHALL").exec(&mut self.redis)?;
-        (self.key, self.kind, self.number) = ("fairlock:{n:orders}".into(), "3", 0);
+        (self.key, self.number) = ("fairlock:{n:orders}".into(), 0);
         // As on a name that was used a moment ago.
         let (s, us): (u64, u64) = cmd("TIME").query(&mut self.redis)?;
         cmd("SET")
@@ -128,11 +127,6 @@ impl Name<'_> {
             .arg(86_400_000)
             .exec(&mut self.redis)?;
         Ok(())
-    }
-
-    fn of(&mut self, kind: &'static str) -> &mut Self {
-        self.kind = kind;
-        self
     }
 
     fn owner(number: usize) -> String {
@@ -167,7 +161,7 @@ impl Name<'_> {
         let (owner, seq) = (Self::owner(self.number), self.number.to_string());
         let keys = ["", ":queue", ":deadlines", ":token", &format!(":tombstone:{owner}"), ":limit"];
         let terms = format!("{share},{LEASE}/");
-        self.call("shared/acquire", &keys, &[self.kind, NEVER, &owner, &seq, LEASE, &terms, SETTINGS], is_measured)
+        self.call("shared/acquire", &keys, &[NEVER, &owner, &seq, LEASE, &terms, SETTINGS], is_measured)
     }
 
     fn take(&mut self, share: &str) -> Outcome<f64> {
@@ -181,7 +175,7 @@ impl Name<'_> {
     fn give_back(&mut self, number: usize) -> Outcome<f64> {
         let owner = Self::owner(number);
         let keys = ["", ":queue", ":deadlines", ":token", &format!(":tombstone:{owner}"), ":limit"];
-        self.call("shared/release", &keys, &[self.kind, &owner, "9000", SETTINGS], true)
+        self.call("shared/release", &keys, &[&owner, "9000", SETTINGS], true)
     }
 
     fn pair(&mut self, share: &str, others: usize) -> Outcome<f64> {
@@ -199,7 +193,7 @@ impl Name<'_> {
         self.take_many(&share, count)?;
         // As if the time of all of them had passed.
         let fields: Vec<String> = cmd("HGETALL").arg(&self.key).query(&mut self.redis)?;
-        for pair in fields.chunks(2).filter(|pair| !pair[0].starts_with("!format")) {
+        for pair in fields.chunks(2) {
             let mut words: Vec<_> = pair[1].split(' ').collect();
             words[if pair[0] == "!used" { 2 } else { 0 }] = "1";
             cmd("HSET").arg(&self.key).arg(&pair[0]).arg(words.join(" ")).exec(&mut self.redis)?;
@@ -210,6 +204,6 @@ impl Name<'_> {
     fn poll(&mut self) -> Outcome<f64> {
         let ticket = format!("{}:{}", Self::owner(self.number), self.number);
         let keys = ["", ":queue", ":deadlines", ":token", ":limit"];
-        self.call("shared/poll", &keys, &[self.kind, CLIENTS[self.number % 2], "1", SETTINGS, &ticket], true)
+        self.call("shared/poll", &keys, &[CLIENTS[self.number % 2], "1", SETTINGS, &ticket], true)
     }
 }

@@ -359,8 +359,8 @@ pub struct Watch {
 pub struct ForceUnlock {
     /// The lock.
     pub name: String,
-    /// Ends only the hold under this token. By default that is the one which is shown. Of a semaphore or a read-write lock it
-    /// has to be named.
+    /// Ends only the hold under this token, be it of the lock, the semaphore or the read-write lock of that name. By default that
+    /// is the hold of the lock which is shown.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<u64>,
     /// Does not ask.

@@ -77,7 +77,7 @@ pub fn code_of_refusal(refusal: &Refusal) -> u8 {
 impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Self {
         let code = match &error {
-            RequestError::Name(_) | RequestError::OtherKind { .. } | RequestError::SeveralServers => USAGE,
+            RequestError::Name(_) | RequestError::SeveralServers => USAGE,
             RequestError::Refused(refusal) => code_of_refusal(refusal),
             _ => UNAVAILABLE,
         };
@@ -92,7 +92,6 @@ impl From<LockError> for Failure {
             | LockError::Lease(_)
             | LockError::Label(_)
             | LockError::Permits { .. }
-            | LockError::OtherKind { .. }
             | LockError::SeveralServers => USAGE,
             LockError::Refused(refusal) => code_of_refusal(refusal),
             LockError::QueueFull { .. } => REFUSED,

@@ -23,41 +23,38 @@ struct Outcome<'a> {
 
 pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     let client = connect(args).await?;
-    let lock = client.lock(&force.name);
-    let shown = match lock.status().await {
-        Err(RequestError::OtherKind { .. }) => return revoke(&client, force, out).await,
-        shown => shown?,
+    let shown = Named::ask(&client, &force.name).await?;
+    let mut holders = shown.iter().flat_map(|named| named.status.holders());
+    let holder = match (force.token, &shown[0].status) {
+        (Some(token), _) => holders.find(|holder| holder.token == token),
+        // It comes first, if it is in use.
+        (None, AnyStatus::Lock(status)) => status.holder.as_ref(),
+        (None, _) => {
+            let text = format!("several may hold {:?}: add --token TOKEN, as `fairlock status` shows it", force.name);
+            return Err(Failure::usage(text));
+        }
     };
-    let holder = shown.holder.clone();
-    if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
+    if !force.yes && !is_confirmed(&force.name, holder)? {
         return Err(Failure::new(exit::FOUND, "nothing was changed"));
     }
-    // Never the lock of a holder that came while a person decided.
-    let was_held = match force.token {
-        Some(token) => lock.force_unlock_token(token).await?,
-        None => lock.force_unlock_shown(&shown).await?,
-    };
-    let is_held = holder.is_some();
-    tell(&Outcome { name: &force.name, was_held, holder }, is_held, force, out)
+    let mut was_held = false;
+    for named in &shown {
+        was_held = was_held || end(&client, named, force.token).await?;
+    }
+    let is_held = shown.iter().any(|named| named.status.holding() > 0);
+    tell(&Outcome { name: &force.name, was_held, holder: holder.cloned() }, is_held, force, out)
 }
 
-/// Ends one hold of a semaphore or of a read-write lock.
-async fn revoke(client: &LockClient, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
-    let named = Named::ask(client, &force.name).await?;
-    let Some(token) = force.token else {
-        let text = format!("several may hold {:?}: add --token TOKEN, as `fairlock status` shows it", force.name);
-        return Err(Failure::usage(text));
-    };
-    let holder = named.status.holders().into_iter().find(|holder| holder.token == token).cloned();
-    if !force.yes && !is_confirmed(&force.name, holder.as_ref())? {
-        return Err(Failure::new(exit::FOUND, "nothing was changed"));
+/// Ends the hold with this token, or without one the hold of the lock that is shown: never that of a holder that came while a
+/// person decided.
+async fn end(client: &LockClient, named: &Named, token: Option<u64>) -> Result<bool, RequestError> {
+    match (&named.status, token) {
+        (AnyStatus::Lock(shown), None) => client.lock(&named.name).force_unlock_shown(shown).await,
+        (AnyStatus::Lock(_), Some(token)) => client.lock(&named.name).force_unlock_token(token).await,
+        (AnyStatus::Semaphore(_), Some(token)) => client.semaphore(&named.name, 1).revoke(token).await,
+        (AnyStatus::RwLock(_), Some(token)) => client.rw_lock(&named.name).revoke(token).await,
+        (_, None) => Ok(false),
     }
-    let was_held = match &named.status {
-        AnyStatus::RwLock(_) => client.rw_lock(&force.name).revoke(token).await?,
-        _ => client.semaphore(&force.name, 1).revoke(token).await?,
-    };
-    let is_held = named.status.holding() > 0;
-    tell(&Outcome { name: &force.name, was_held, holder }, is_held, force, out)
 }
 
 /// `is_held`: whether there was a holder a moment before.

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use fairlock::{Held, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, UnlockError, WriteGuard};
+use fairlock::{Held, Kind, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, UnlockError, WriteGuard};
 
 /// What the name is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,16 @@ pub enum Use {
     Slots(u32),
     Shared,
     Exclusive,
+}
+
+impl Use {
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Lock => Kind::Lock,
+            Self::Slots(_) => Kind::Semaphore,
+            Self::Shared | Self::Exclusive => Kind::RwLock,
+        }
+    }
 }
 
 pub enum Guard {

@@ -20,7 +20,7 @@ pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failu
     if list.names {
         let mut locks = client.list(&list.glob);
         while let Some(lock) = locks.next().await {
-            out.line(render::text(lock?.name()))?;
+            out.line(render::text(&lock?.name))?;
         }
         return Ok(exit::OK);
     }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::cli::owner_of;
-use fairlock::{HandleError, HoldHandle, Kind, LockClient, LockError, UnlockError};
+use fairlock::{HandleError, HoldHandle, LockClient, LockError, UnlockError};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -61,19 +61,7 @@ pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) 
     check_nesting(client, name, used_as, wait).await?;
     match Guard::take(client, name, used_as, wait).await {
         Err(LockError::Timeout) => Ok(None),
-        Err(LockError::OtherKind { is, .. }) => {
-            Err(Failure::usage(format!("{name:?} is in use as {is}: {}", flag_of(is))))
-        }
         acquired => Ok(acquired?),
-    }
-}
-
-/// Advice for a name of this kind.
-fn flag_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Lock => "leave out --slots, --shared and --exclusive",
-        Kind::Semaphore => "use --slots N",
-        _ => "use --shared or --exclusive",
     }
 }
 
@@ -89,7 +77,7 @@ async fn check_nesting(client: &LockClient, name: &str, used_as: Use, wait: Wait
 async fn is_inside_itself(client: &LockClient, name: &str, used_as: Use) -> bool {
     let Some(outer) = outer_owners() else { return false };
     // An error comes once more when the lock is asked for.
-    let Ok(named) = Named::ask(client, name).await else { return false };
+    let Ok(named) = Named::of(client, used_as.kind(), name).await else { return false };
     let holders = named.status.holders().into_iter();
     let mut ours = holders.filter(|holder| outer.split(' ').any(|owner| owner == holder.owner));
     match (&named.status, used_as) {
@@ -102,7 +90,6 @@ async fn is_inside_itself(client: &LockClient, name: &str, used_as: Use) -> bool
             ours.next().is_some() && (status.writer.is_some() || status.waiters > 0)
         }
         (AnyStatus::RwLock(_), Use::Exclusive) | (AnyStatus::Lock(_), Use::Lock) => ours.next().is_some(),
-        // Another kind is refused at once.
         _ => false,
     }
 }

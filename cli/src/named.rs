@@ -1,8 +1,8 @@
-//! A name and its status, whatever it is used as.
+//! A name and its status as what it is used.
 
 use std::time::Duration;
 
-use fairlock::{FairLock, Holder, Kind, LockClient, LockStatus, RequestError, RwLockStatus, SemaphoreStatus, Waiter};
+use fairlock::{Holder, Kind, Listed, LockClient, LockStatus, RequestError, RwLockStatus, SemaphoreStatus, Waiter};
 use serde::Serialize;
 
 use super::log::say;
@@ -27,46 +27,48 @@ pub enum AnyStatus {
 }
 
 impl Named {
-    pub async fn ask(client: &LockClient, name: &str) -> Result<Self, RequestError> {
-        Self::of(client, &client.lock(name)).await
+    /// What the name is in use as, one for each kind. If it is in use as nothing: the lock, which is free.
+    pub async fn ask(client: &LockClient, name: &str) -> Result<Vec<Self>, RequestError> {
+        let (lock, semaphore, rw_lock) = tokio::join!(
+            Self::of(client, Kind::Lock, name),
+            Self::of(client, Kind::Semaphore, name),
+            Self::of(client, Kind::RwLock, name),
+        );
+        let mut all = vec![lock?];
+        for named in [semaphore, rw_lock] {
+            match named {
+                Err(RequestError::SeveralServers) => {}
+                named => all.extend(Some(named?).filter(|named| named.status.is_in_use())),
+            }
+        }
+        if all.len() > 1 && !all[0].status.is_in_use() {
+            all.remove(0);
+        }
+        Ok(all)
     }
 
     /// The same for a name from a list: it may have been released since it was found, and is `None` then. A key that is no
     /// lock is reported, and the list goes on.
-    pub async fn ask_listed(client: &LockClient, lock: FairLock) -> Result<Option<Self>, RequestError> {
-        match Self::of(client, &lock).await {
-            Ok(named) => Ok(named.status.is_listed().then_some(named)),
+    pub async fn ask_listed(client: &LockClient, listed: Listed) -> Result<Option<Self>, RequestError> {
+        match Self::of(client, listed.kind, &listed.name).await {
+            Ok(named) => Ok(named.status.is_in_use().then_some(named)),
             Err(RequestError::Refused(refusal)) if refusal.message.contains("fairlock: the key ") => {
-                say(&format!("{}: {refusal}", text(lock.name())));
+                say(&format!("{}: {refusal}", text(&listed.name)));
                 Ok(None)
             }
-            // It was released, and taken as another kind, more than once since.
-            Err(RequestError::OtherKind { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn of(client: &LockClient, lock: &FairLock) -> Result<Self, RequestError> {
-        let name = lock.name();
-        let status = match lock.status().await {
-            Err(RequestError::OtherKind { is: Kind::Semaphore, .. }) => semaphore(client, name).await?,
-            Err(RequestError::OtherKind { is: Kind::RwLock, .. }) => {
-                AnyStatus::RwLock(client.rw_lock(name).status().await?)
-            }
-            status => {
-                let status = AnyStatus::Lock(status?);
-                let limited = if status.is_free() { semaphore(client, name).await.ok() } else { None };
-                // A number that was set for all clients stands there without holders too.
-                limited.filter(|gate| gate.set_permits().is_some()).unwrap_or(status)
-            }
+    pub async fn of(client: &LockClient, kind: Kind, name: &str) -> Result<Self, RequestError> {
+        let status = match kind {
+            // The number does not matter to one who only asks.
+            Kind::Semaphore => AnyStatus::Semaphore(client.semaphore(name, 1).status().await?),
+            Kind::RwLock => AnyStatus::RwLock(client.rw_lock(name).status().await?),
+            _ => AnyStatus::Lock(client.lock(name).status().await?),
         };
         Ok(Self { name: name.to_owned(), kind: status.kind(), status })
     }
-}
-
-async fn semaphore(client: &LockClient, name: &str) -> Result<AnyStatus, RequestError> {
-    // The number does not matter to one who only asks.
-    client.semaphore(name, 1).status().await.map(AnyStatus::Semaphore)
 }
 
 impl AnyStatus {
@@ -120,16 +122,10 @@ impl AnyStatus {
         }
     }
 
-    pub fn is_free(&self) -> bool {
-        self.holding() == 0 && self.waiters() == 0
-    }
-
-    fn is_listed(&self) -> bool {
-        !self.is_free() || self.set_permits().is_some()
-    }
-
-    fn set_permits(&self) -> Option<u32> {
-        if let Self::Semaphore(status) = self { status.set_permits } else { None }
+    fn is_in_use(&self) -> bool {
+        // A number that was set for all clients stands there without holders too.
+        let is_limited = matches!(self, Self::Semaphore(status) if status.set_permits.is_some());
+        self.holding() > 0 || self.waiters() > 0 || is_limited
     }
 
     /// Whether a call would have to wait, as far as is known: a semaphore has no permit left.

@@ -1,5 +1,7 @@
 //! `fairlock set-permits`.
 
+use fairlock::Kind;
+
 use super::args::{Args, SetPermits};
 use super::connect::connect;
 use super::exit::{self, Failure};
@@ -12,7 +14,7 @@ pub async fn run(args: &Args, set: &SetPermits, out: &mut Output) -> Result<u8, 
     let client = connect(args).await?;
     // The number of this client does not matter: it asks for no permit.
     client.semaphore(&set.name, 1).set_permits(set.permits).await?;
-    let named = Named::ask(&client, &set.name).await?;
+    let named = Named::of(&client, Kind::Semaphore, &set.name).await?;
     if set.json {
         out.json(&named)?
     } else {

@@ -19,9 +19,11 @@ pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, F
     let locks = stream::iter(&status.name).map(|name| Named::ask(&client, name));
     let mut asked = locks.buffered(AT_ONCE);
     let mut is_held = false;
-    while let Some(named) = asked.try_next().await? {
-        is_held |= named.status.is_taken();
-        if status.json { out.json(&named)? } else { show(&named, out)? }
+    while let Some(all) = asked.try_next().await? {
+        for named in &all {
+            is_held |= named.status.is_taken();
+            if status.json { out.json(named)? } else { show(named, out)? }
+        }
     }
     Ok(if status.exit_code && is_held { exit::FOUND } else { exit::OK })
 }

@@ -4,7 +4,7 @@ use std::future::ready;
 use std::time::SystemTime;
 
 use fairlock::LockClient;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -64,8 +64,7 @@ async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
         (locks, is_cut)
     } else {
         // A name needs no right to SCAN, and is shown when it is free, too.
-        let asked = stream::once(Named::ask(client, glob));
-        (asked.try_collect().await?, false)
+        (Named::ask(client, glob).await?, false)
     };
     locks.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Table { locks, is_cut })

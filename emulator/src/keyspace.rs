@@ -400,12 +400,12 @@ impl Keyspace {
         Ok(Reply::Bulk(b"PONG".to_vec()))
     }
 
-    /// `SCAN cursor MATCH text* COUNT count`, each part but the first at most once. The keys are in the order of their hashes
+    /// `SCAN cursor MATCH start* COUNT count`, each part but the first at most once. The keys are in the order of their hashes
     /// and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
     fn scan(&mut self, words: Words<'_>) -> Executed {
         let cursor = std::str::from_utf8(&words[0]).ok().and_then(|text| text.parse::<u64>().ok());
         let cursor = cursor.ok_or_else(|| error("ERR invalid cursor"))?;
-        let (mut start, mut most) = (Bytes::new(), 10);
+        let (mut start, mut most) = (Vec::new(), 10);
         if !words[1..].len().is_multiple_of(2) {
             return Err(syntax());
         }
@@ -424,7 +424,10 @@ impl Keyspace {
         let next = left.get(most).map(|(at, _)| *at);
         // All of one hash are on one page.
         let page = left.into_iter().take_while(|(at, _)| next.is_none_or(|next| *at < next)).map(|(_, key)| key);
-        let page = page.filter(|key| key.starts_with(&start)).cloned().map(Reply::Bulk).collect();
+        let begins = |key: &&Bytes| {
+            key.len() >= start.len() && start.iter().zip(*key).all(|(one, byte)| one.is_none_or(|one| one == *byte))
+        };
+        let page = page.filter(begins).cloned().map(Reply::Bulk).collect();
         Ok(Reply::List(vec![Reply::Bulk(next.unwrap_or(0).to_string().into_bytes()), Reply::List(page)]))
     }
 
@@ -725,18 +728,20 @@ impl Keyspace {
     }
 }
 
-/// The text before the `*` of a pattern, which has to be its end. `\` is before a character that stands for itself.
-fn start_of(pattern: &[u8]) -> Result<Bytes, Reply> {
-    let (mut start, mut left) = (Bytes::new(), pattern.iter());
+/// What is before the `*` of a pattern, which has to be its end; `?` is any byte: `None`. `\` is before a character that stands for
+/// itself.
+fn start_of(pattern: &[u8]) -> Result<Vec<Option<u8>>, Reply> {
+    let (mut start, mut left) = (Vec::new(), pattern.iter());
     while let Some(byte) = left.next() {
         match byte {
             b'*' if left.len() == 0 => return Ok(start),
-            b'*' | b'?' | b'[' => break,
-            b'\\' => start.extend(left.next()),
-            _ => start.push(*byte),
+            b'*' | b'[' => break,
+            b'?' => start.push(None),
+            b'\\' => start.extend(left.next().map(|byte| Some(*byte))),
+            _ => start.push(Some(*byte)),
         }
     }
-    Err(error("ERR this server knows no patterns but those of a text and a star"))
+    Err(error("ERR this server knows no patterns but those of a text with ? in it, and a star"))
 }
 
 /// FNV-1a, of which 0 is left out: it is the first and the last cursor. Always the same, so that a simulated run can be

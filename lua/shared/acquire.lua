@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- acquire: one request for a share of a name, by one attempt (owner, seq). For an owner that holds it already: one more hold.
 --
--- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
@@ -9,15 +9,14 @@
 -- KEYS[6] limit      string   the limit that is set for all clients, if there is one
 -- KEYS[7] boot       string   when it was started, see boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
--- ARGV[2] kind       3: a semaphore, 4: a read-write lock
--- ARGV[3] not_after  server us after which the request is refused (R2)
--- ARGV[4] owner      <client>:<n>
--- ARGV[5] seq        of the attempt; a retry repeats it (R1)
--- ARGV[6] lease      ms
--- ARGV[7] terms      of the call: weight, limit (that of its client), grant_ttl (ms that a grant to it lives until it is confirmed),
+-- ARGV[2] not_after  server us after which the request is refused (R2)
+-- ARGV[3] owner      <client>:<n>
+-- ARGV[4] seq        of the attempt; a retry repeats it (R1)
+-- ARGV[5] lease      ms
+-- ARGV[6] terms      of the call: weight, limit (that of its client), grant_ttl (ms that a grant to it lives until it is confirmed),
 --                    with a comma between them, then /, and its label
--- ARGV[8] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
--- ARGV[9] mode       absent: join the queue if there is no room; 0: do not wait; n:token: one more hold for an owner that has n
+-- ARGV[7] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[8] mode       absent: join the queue if there is no room; 0: do not wait; n:token: one more hold for an owner that has n
 --                    under this token, with the weight that it has
 --
 -- Returns one text: status, request, server time (s and us), and
@@ -34,7 +33,7 @@
 -- Keeps: the weights of all that hold it together are at most the limit that each came in under; no newcomer passes a live
 -- ticket (P3); a retry of the same seq gets the same answer and changes at most the lease (R1). A second run is such a retry.
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
-local request, kind, not_after, owner, seq, lease, terms, settings, mode = unpack(ARGV)
+local request, not_after, owner, seq, lease, terms, settings, mode = unpack(ARGV)
 local waits = not mode
 local caller = owner
 
@@ -44,7 +43,6 @@ local caller = owner
 if #not_after < 16 or now_us > not_after then return 'late ' .. echo end
 --#paste freeze
 --#include fields
-local field = '#' .. owner
 
 -- The usual case in a straight line, as for a lock: there is room, the queue is empty (P3), and this owner has neither a hold nor left.
 local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queue, tombstone, limit)
@@ -53,23 +51,23 @@ if keys < 3 then
   -- What is taken then, and by how many. Texts while the hash is new: to make a text of a number is expensive.
   local others, set, used, holders, soon, limit_before, current = keys, nil, weight, '1', nil, '0', nil
   if keys > 0 then
-    local fields = redis.pcall('HMGET', lock, field, '!format', '!used')
-    if fields[2] == kind and not fields[1] then
-      others, used, holders, soon, limit_before, current = keys - 1, string.match(fields[3] or '', SUMMARY)
+    local fields = redis.pcall('HMGET', lock, owner, '!used')
+    if fields[2] and not fields[1] then
+      others, used, holders, soon, limit_before, current = keys - 1, string.match(fields[2], SUMMARY)
       if used then used, holders = used + weight, holders + 1 end
     end
   end
   if others == 1 then
     --#paste usual_limit
   end
-  -- Otherwise there is a queue, a tombstone, a hash of another kind, or a hold of this owner.
+  -- Otherwise there is a queue, a tombstone, a foreign hash, or a hold of this owner.
   local is_usual = used and (others == 0 or others == 1 and set)
   if is_usual and tonumber(used) <= tonumber(set or own_limit) and (not current or holders <= 1024) then
     --#paste token
     --#paste remember
     local ends = string.format('%d', now_us / 1000 + lease)
     local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
-    call('HSET', lock, '!format', kind, '!used', summary, field, ends .. ' 1 ' .. seq .. ' ' .. token .. ' ' .. terms)
+    call('HSET', lock, '!used', summary, owner, ends .. ' 1 ' .. seq .. ' ' .. token .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
     return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before
   end
@@ -95,7 +93,7 @@ weight = tonumber(weight)
 local function held(count)
   local longer = math.max(tonumber(ends), math.floor(now) + lease)
   if longer > tonumber(ends) or last ~= this then
-    call('HSET', lock, field, string.format('%d', longer) .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. its_terms)
+    call('HSET', lock, owner, string.format('%d', longer) .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. its_terms)
   end
   -- Also for a retry: the request before may have been refused between these two.
   local left = longer - math.floor(now)
@@ -119,7 +117,7 @@ local most = room.set_limit or tonumber(own_limit)
 -- A waiter stays, and with a limit of 0 all wait.
 if weight > most and most > 0 and not (has_ticket and places > 0) then return 'heavy ' .. echo .. ' ' .. string.format('%d', most) end
 -- The owner asks for a first hold, so it has lost the earlier one and that leave is still under way.
-if holds then uncount(room, field, tonumber(its_weight)) end
+if holds then uncount(room, owner, tonumber(its_weight)) end
 
 local found = look(places, waits and client, room)
 local own
@@ -130,7 +128,7 @@ if own then
   own.lease = tonumber(lease)
   -- Its client is alive, and may wait with other owners.
   hear(client, read('ZSCORE', deadlines, client), false)
-elseif not found.stops and not found.more and not found.has_won[field] then
+elseif not found.stops and not found.more and not found.has_won[owner] then
   -- P3: no waiter could be served.
   local is_room
   is_room, found.more = has_room(room, weight, own_limit)

@@ -2,7 +2,7 @@
 -- give: makes another owner the holder of a share, under the same token and with the same weight (R16): `detach` and `attach`, as for
 -- a lock. Others hold beside it, and what is held together does not change.
 --
--- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] tokens     string   the last token given
 -- KEYS[3] tombstone  string   the seq up to which the owner that gets it has left (R3)
 -- ARGV[1] request    growing number, echoed in the reply
@@ -30,7 +30,7 @@ local request, not_after, from, seq, token, to, attempt, lease, terms, token_ttl
 --#include read
 --#include fields
 
-local fields = read('HMGET', lock, '#' .. from, '#' .. to, '!used')
+local fields = read('HMGET', lock, from, to, '!used')
 local ends, _, last, current, _, weight = string.match(fields[2] or '', RECORD)
 -- R1: before what refuses a copy, as for a lock.
 if last == attempt and current == token and tonumber(ends) > now then
@@ -54,10 +54,10 @@ if tonumber(last) > tonumber(seq) then return 'stale ' .. echo end
 now = math.floor(now)
 local longer, summary = now + lease, fields[3]
 its_terms = string.match(its_terms, '^%d+,%d+,') .. string.match(terms, '^%d+,%d+,(.*)$')
-local set = { '#' .. to, string.format('%d', longer) .. ' 1 ' .. attempt .. ' ' .. token .. ' ' .. its_terms, '!used', summary }
+local set = { to, string.format('%d', longer) .. ' 1 ' .. attempt .. ' ' .. token .. ' ' .. its_terms, '!used', summary }
 -- P5: what a refusal leaves is counted anew by the next who needs room, as if an end had come.
 call('HSET', lock, '!used', (string.gsub(summary, '^(%d+ %d+) %d+', '%1 0')))
 -- The old one first: what a refusal leaves is counted too high, and never too low (P1).
-call('HDEL', lock, '#' .. from)
+call('HDEL', lock, from)
 --#paste new_end
 return 'given ' .. echo .. ' ' .. lease .. ' ' .. weight

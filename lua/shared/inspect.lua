@@ -1,22 +1,21 @@
 #!lua flags=no-writes
 -- inspect: returns the holders of a name, and the queue. It changes nothing.
 --
--- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] limit      string   the limit that is set for all clients, if there is one
 -- KEYS[5] boot       string   when it was started, see boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
--- ARGV[2] kind       3: a semaphore, 4: a read-write lock
--- ARGV[3] most       holders to name, and waiters
+-- ARGV[2] most       holders to name, and waiters
 --
 -- Returns a list: shared, request, server time (s and us), weight that is held, limit that is set or -1, holders, living waiters,
 -- freeze left ms or -1, how many holders are named, for each of these: owner, holds, token, lease left ms, weight, limit of its
 -- client, label; then for each waiter that is named: ticket, ms until its client is dead, weight, limit, label. Named are the first
 -- ones. A second run returns the same, later.
 local lock, queue, deadlines, limit, boot = unpack(KEYS)
-local request, kind, most = unpack(ARGV)
-local field = ''
+local request, most = unpack(ARGV)
+local owner = ''
 local settings = ''
 
 --#include room
@@ -31,7 +30,7 @@ for i = 1, #fields, 2 do
   if holds and tonumber(ends) > now then
     used = used + weight
     local its_limit, label = string.match(terms, '^%d+,(%d+),%d+/(.*)$')
-    holders[#holders + 1] = { tonumber(token), string.sub(fields[i], 2), holds, token, math.floor(ends - now), weight, its_limit, label }
+    holders[#holders + 1] = { tonumber(token), fields[i], holds, token, math.floor(ends - now), weight, its_limit, label }
   end
 end
 table.sort(holders, function(one, other) return one[1] < other[1] end)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- release: sets what an owner has to fewer holds, or to a smaller weight. 0 holds end it. Whoever there is room for then comes in.
 --
--- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
 -- KEYS[4] tokens     string   the last token given
@@ -9,11 +9,10 @@
 -- KEYS[6] limit      string   the limit that is set for all clients, if there is one
 -- KEYS[7] boot       string   when it was started, see boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
--- ARGV[2] kind       3: a semaphore, 4: a read-write lock
--- ARGV[3] owner      <client>:<n>
--- ARGV[4] seq        of this release; a retry repeats it (R1)
--- ARGV[5] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
--- ARGV[6] special    only where holds remain: n:token:weight, the token of the hold, and the weight that remains, which is never more
+-- ARGV[2] owner      <client>:<n>
+-- ARGV[3] seq        of this release; a retry repeats it (R1)
+-- ARGV[4] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[5] special    only where holds remain: n:token:weight, the token of the hold, and the weight that remains, which is never more
 --                    than it was; or where a copy of the acquire may be under way: until when it can be served (server ms), a
 --                    space, and the place of the attempt that began the hold; or of a handle: 0:token:until, only under this
 --                    token, and until when a copy of the detach can be served
@@ -28,24 +27,24 @@
 -- Keeps: holds and weight are set, never counted down, so a second run changes nothing: the same answer for holds > 0, gone for
 -- 0. A later attempt of the owner is not touched (R4).
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
-local request, kind, owner, seq, settings, special = unpack(ARGV)
-local caller, field = owner, '#' .. owner
+local request, owner, seq, settings, special = unpack(ARGV)
+local caller = owner
 
 --#include fields
 
 -- The usual case in a straight line, as for a lock: the queue is empty. Whatever is not as usual is left to what follows.
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
-  local found = redis.pcall('HMGET', lock, field, '!format', '!used')
+  local found = redis.pcall('HMGET', lock, owner, '!used')
   local attempt, its_token, weight_at = string.match(found[1] or '', '^%d+ %d+ (%d+) (%d+) ()%d+,')
-  local holders = string.match(found[2] == kind and found[3] or '', '^%d+ (%d+) ')
+  local holders = string.match(found[2] or '', '^%d+ (%d+) ')
   if holders and attempt and tonumber(attempt) <= tonumber(seq) then
     if holders == '1' then
       call('DEL', lock)
     else
       local weight = string.match(found[1], '^%d+', weight_at)
-      local used, rest = string.match(found[3], '^(%d+) %d+ (.*)$')
-      call('HDEL', lock, field)
+      local used, rest = string.match(found[2], '^(%d+) %d+ (.*)$')
+      call('HDEL', lock, owner)
       call('HSET', lock, '!used', used - weight .. ' ' .. holders - 1 .. ' ' .. rest)
     end
     return 'freed ' .. request .. ' 0 0 ' .. its_token .. ' 0'
@@ -60,18 +59,18 @@ end
 local place, second = queued[1], queued[2]
 if place and not frozen then
   local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
-  local found = redis.pcall('HMGET', lock, field, '!format', '!used', '#' .. (next_owner or ''))
+  local found = redis.pcall('HMGET', lock, owner, '!used', next_owner or '')
   local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ %d+ (%d+) (%d+) (%d+),')
-  local used, holders, soon, current = string.match(found[2] == kind and found[3] or '', '^(%d+) (%d+) (%d+) %d+ (%d+)$')
+  local used, holders, soon, current = string.match(found[2] or '', '^(%d+) (%d+) (%d+) %d+ (%d+)$')
   local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq)
-  if is_ours and next_owner and not found[4] and soon > string.sub(now_us, 1, -4) then
+  if is_ours and next_owner and not found[3] and soon > string.sub(now_us, 1, -4) then
     local set
     --#paste usual_limit
     if own_weight ~= weight then used = string.format('%d', used - own_weight + weight) end
     local rest = (set or its_limit) - used
     -- If the second place is of the same owner, the one behind it counts, and may have another limit.
-    local other_limit = not set and second and not string.find(second, MARK .. next_owner .. ':', 1, true)
-      and string.match(second, '^[^/]*/[^/]*/%d+,(%d+),')
+    local other_limit = not set and second and not string.find(second, next_owner .. ':', 1, true)
+      and string.match(second, '^[^/]*/%d+,(%d+),')
     local is_last = not second or rest == 0 and (set or other_limit == its_limit)
     local client_until = rest >= 0 and is_last and tonumber(redis.pcall('ZSCORE', deadlines, client) or '0') or 0
     if client_until - now >= 1
@@ -84,11 +83,11 @@ if place and not frozen then
         --#paste grant_lease
         local ends = string.format('%d', now + lease)
         --#paste remember
-        call('HDEL', lock, field)
+        call('HDEL', lock, owner)
         local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
-        call('HSET', lock, '!used', summary, '#' .. next_owner, ends .. ' 1 ' .. next_seq .. ' ' .. token .. ' ' .. terms)
+        call('HSET', lock, '!used', summary, next_owner, ends .. ' 1 ' .. next_seq .. ' ' .. token .. ' ' .. terms)
         if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
-        redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. MARK .. ticket .. ' ' .. lock)
+        redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock)
         if not second then call('UNLINK', deadlines) end
         call('LPOP', queue)
         return 'freed ' .. echo .. ' ' .. its_token .. ' 0'
@@ -112,15 +111,15 @@ if count and count ~= '0' then
   if last > this then return 'stale ' .. echo end
   if last == this then return 'held ' .. echo .. ' ' .. holds .. ' 0' end
   rest = math.min(tonumber(rest), tonumber(weight))
-  change(room, field, rest, weight - rest)
+  change(room, owner, rest, weight - rest)
   local terms = string.format('%d', rest) .. string.match(its_terms, '^%d+(,.*)$')
-  room.set = { field, ends .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. terms }
+  room.set = { owner, ends .. ' ' .. count .. ' ' .. seq .. ' ' .. its_token .. ' ' .. terms }
   return 'held ' .. echo .. ' ' .. count .. ' ' .. serve(look(places, nil, room), room)
 end
 
 -- R4: a late copy of this release must not end a later hold. The token is not compared, but for a handle, which comes from outside.
 local ours = holds and last <= this and not (count and its_token ~= token_of_hold)
-if ours then uncount(room, field, tonumber(weight)) end
+if ours then uncount(room, owner, tonumber(weight)) end
 -- An earlier copy may have been refused after it had taken the owner out, and before it had counted that.
 if not holds and room.exists then take_out_ended(room) end
 if special then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- renew: gives a holder its full lease again; also the confirmation of a grant. As a rule it has one key, as for a lock.
 --
--- KEYS[1] lock       hash     #owner -> a record, !format, and !used: see lib/room.lua
+-- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] tokens     string   the last token given; only now and then, so that it outlives a long hold
 -- ARGV[1] request    growing number, echoed in the reply
 -- ARGV[2] owner      <client>:<n>
@@ -22,8 +22,7 @@ local request, owner, token, lease, only, token_ttl = unpack(ARGV)
 --#include millis
 --#include read
 
-local field = '#' .. owner
-local fields = read('HMGET', lock, field, '!used')
+local fields = read('HMGET', lock, owner, '!used')
 local ends, holds, attempt, current, terms = string.match(fields[1] or '', '^(%d+) (%d+) (%d+) (%d+) (.*)$')
 -- R4: after its end the hold is no one's, or another one's. A renewal that came late must not take it again.
 if current ~= token or tonumber(ends) <= now then return 'lost ' .. echo end
@@ -33,7 +32,7 @@ local longer, before = now + lease, tonumber(ends)
 if longer < before and attempt ~= only then longer = before end
 -- R16: of an extend. A late copy of the first renewal after a grant must not cut it.
 if string.sub(only, 1, 1) == '+' and tonumber(only) > tonumber(attempt) then attempt = string.sub(only, 2) end
-local set = { field, string.format('%d', longer) .. ' ' .. holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. terms }
+local set = { owner, string.format('%d', longer) .. ' ' .. holds .. ' ' .. attempt .. ' ' .. token .. ' ' .. terms }
 local summary = fields[2]
 --#paste new_end
 return 'renewed ' .. echo .. ' ' .. string.format('%d', longer - now)

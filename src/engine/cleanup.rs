@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout_at};
 
 use super::context::Context;
 use super::waiters::{LeavingPlace, Waiter, Waiters};
-use crate::store::clock::{millis, now};
+use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::keys::Keys;
 use crate::store::runner::Answer;
@@ -86,7 +86,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
             }
         }
         let pause = match leave.run(&context.runner).await {
-            Ok(Answer { body: Left::Gone { more }, sent, .. }) => {
+            Ok(Answer { body: Left { more }, sent, .. }) => {
                 context.given_back(&request.keys, sent);
                 if was_refused {
                     context.is_told_of_refused_leaves.store(false, Ordering::Relaxed);
@@ -95,13 +95,6 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
                     pass_on(&context, &request.keys);
                 }
                 return;
-            }
-            Ok(Answer { body: Left::OtherKind, .. }) => {
-                let timeout = millis(context.operation_timeout());
-                if request.copies_until + timeout <= context.runner.not_after(&request.keys.lock) {
-                    return;
-                }
-                sleep(backoff.next())
             }
             // Nothing can be sent any longer. The ticket or the lease has to expire.
             Err(RequestError::Closed | RequestError::RuntimeGone) => return,

@@ -34,8 +34,7 @@ impl Detached {
             && (0..=LATEST).contains(&self.copies_until)
     }
 
-    /// R16: whether a copy of the detach may still be served after an answer of that server time, which has found nothing. 0: the name
-    /// is of another kind, which no copy changes.
+    /// R16: whether a copy of the detach may still be served after an answer of that server time, which has found nothing.
     pub fn is_undecided(&self, server_ms: i64) -> bool {
         (1..=self.copies_until).contains(&server_ms)
     }

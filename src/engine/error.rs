@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use crate::store::error::{Cause, NameError, Refusal, SeveralServers};
-use crate::store::keys::Kind;
 use crate::store::options::OptionsError;
 
 /// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
@@ -61,19 +60,6 @@ pub enum LockError {
         wanted: u32,
         /// How many there are: by this client's own number, or as it is set for all clients.
         permits: u32,
-    },
-    /// The name is in use as another kind: it is held or waited for as that, or limited as a semaphore. Nothing was changed. After
-    /// processes that died it may be in use for longer: for up to 90 s if they waited, and if several held it, until the
-    /// longest lease that one of them had is over.
-    #[error(
-        "the name is in use as {is}, and was asked for as {asked}: use another name, or wait until it is not in use"
-    )]
-    #[non_exhaustive]
-    OtherKind {
-        /// What it is at the moment.
-        is: Kind,
-        /// What this call wanted it to be.
-        asked: Kind,
     },
     /// A write inside of a read of the same owner, which it would wait for. Nothing was sent.
     #[error(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::store::ServedKeys;
 use crate::store::clock::now;
-use crate::store::keys::{Keys, Kind};
+use crate::store::keys::Keys;
 use crate::sync::Mutex;
 
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a
@@ -27,14 +27,14 @@ pub struct Farewells {
 }
 
 struct ReleasedNames {
-    /// When each lock key was last released, and as what. In two generations, so that no search for old entries is needed.
-    young: HashMap<Arc<str>, (Kind, Instant)>,
-    old: HashMap<Arc<str>, (Kind, Instant)>,
+    /// When each lock key was last released. In two generations, so that no search for old entries is needed.
+    young: HashMap<Arc<str>, Instant>,
+    old: HashMap<Arc<str>, Instant>,
     /// When the young generation began.
     began: Instant,
     /// To be asked about on the present connection, until then. In order, so that the simulator can repeat a
     /// run.
-    owed: BTreeMap<Arc<str>, (Kind, Instant)>,
+    owed: BTreeMap<Arc<str>, Instant>,
     /// A task checks them.
     asking: bool,
 }
@@ -54,8 +54,8 @@ impl Farewells {
             state.begin_generation(sent, is_connected);
         }
         match state.young.get_mut(&keys.lock) {
-            Some((kind, last)) => (*kind, *last) = (keys.kind, sent.max(*last)),
-            None => drop(state.young.insert(keys.lock.clone(), (keys.kind, sent))),
+            Some(last) => *last = sent.max(*last),
+            None => drop(state.young.insert(keys.lock.clone(), sent)),
         }
     }
 
@@ -67,21 +67,21 @@ impl Farewells {
         // for the server.
         let since = broke.and_then(|broke| broke.checked_sub(self.window));
         let ReleasedNames { young, old, owed, .. } = &mut *state;
-        for (lock_key, (kind, noted)) in young.iter().chain(&*old) {
+        for (lock_key, noted) in young.iter().chain(&*old) {
             // Bounded, should one connection after the other end before it has an answer.
             if keys.contains(lock_key) && since.is_none_or(|since| *noted >= since) && owed.len() < 2 * NAMES {
-                owed.insert(lock_key.clone(), (*kind, until));
+                owed.insert(lock_key.clone(), until);
             }
         }
         !owed.is_empty() && !std::mem::replace(&mut state.asking, true)
     }
 
     /// The names to check. `None`: none is left, and the task that asks must end.
-    pub fn owed(&self) -> Option<Vec<(Kind, Arc<str>)>> {
+    pub fn owed(&self) -> Option<Vec<Arc<str>>> {
         let (mut state, now) = (self.state.lock(), now());
-        state.owed.retain(|_, (_, until)| now < *until);
+        state.owed.retain(|_, until| now < *until);
         state.asking = !state.owed.is_empty();
-        state.asking.then(|| state.owed.iter().map(|(lock_key, (kind, _))| (*kind, lock_key.clone())).collect())
+        state.asking.then(|| state.owed.keys().cloned().collect())
     }
 
     /// The server has answered, or it never will.
@@ -117,7 +117,7 @@ mod tests {
 
     fn owed(farewells: &Farewells, broke: Option<Instant>) -> Vec<Arc<str>> {
         farewells.owe(&ServedKeys::All, broke, now() + SECOND);
-        let owed: Vec<_> = farewells.owed().unwrap_or_default().into_iter().map(|(_, lock_key)| lock_key).collect();
+        let owed = farewells.owed().unwrap_or_default();
         owed.iter().for_each(|name| farewells.said(name));
         owed
     }
@@ -165,7 +165,7 @@ mod tests {
         farewells.note(&keys(1), now(), |_| true);
         assert!(farewells.owe(&ServedKeys::All, None, now() + SECOND));
         assert!(!farewells.owe(&ServedKeys::All, None, now() + SECOND), "one task asks already");
-        assert_eq!(farewells.owed(), Some(vec![(Kind::Lock, key(1))]));
+        assert_eq!(farewells.owed(), Some(vec![key(1)]));
         farewells.said(&key(1));
         assert_eq!(farewells.owed(), None);
         assert!(farewells.owe(&ServedKeys::All, None, now()));

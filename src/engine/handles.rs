@@ -346,7 +346,7 @@ async fn release_once(
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),
-        Released::Held { .. } | Released::Lost | Released::OtherKind => (false, false),
+        Released::Held { .. } | Released::Lost => (false, false),
     };
     if more {
         cleanup::pass_on(context, keys);

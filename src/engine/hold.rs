@@ -23,7 +23,7 @@ use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::keys::Share;
+use crate::store::keys::{Share, place};
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
 use crate::store::verbs::renew::Only;
@@ -541,7 +541,7 @@ impl Hold {
             keys: self.entry.keys.clone(),
             owner_id: self.entry.owner_id.clone(),
             seq: self.context().next_seq(),
-            place: self.entry.keys.place(&self.entry.owner_id, self.attempt, &self.terms),
+            place: place(&self.entry.owner_id, self.attempt, &self.terms),
             copies_until,
             lease: state.longest_lease,
             leaving: None,

@@ -102,10 +102,6 @@ impl LastError {
                 self.answered();
                 return Err(LockError::Refused(refusal));
             }
-            RequestError::OtherKind { is, asked } => {
-                self.answered();
-                return Err(LockError::OtherKind { is, asked });
-            }
             RequestError::Refused(refusal) => self.set(Arc::new(refusal)),
             RequestError::NotSent(cause) | RequestError::Unanswered(cause) => self.set(cause),
             // These end every call, so there is nothing to keep for the next one.

@@ -1,4 +1,4 @@
-//! The names of all locks that are held or waited for, or whose number of permits is set for all clients, page by page.
+//! All names that are held or waited for, or whose number of permits is set for all clients, page by page.
 
 use std::collections::HashSet;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::Context;
 use crate::store::error::{Fault, NameError, RequestError};
 use crate::store::glob;
-use crate::store::keys::{self, LONGEST_NAME, TRACES, name_in};
+use crate::store::keys::{self, Kind, LONGEST_NAME, TRACES, name_in};
 use crate::store::reply::Malformed;
 use crate::store::server::Told;
 
@@ -20,6 +20,16 @@ const KEYS_IN_A_PAGE: &str = "250";
 
 /// Names to remember, in 18 MB at most, so that each is listed once.
 const REMEMBERED: usize = 1 << 20;
+
+/// A name that is in use, from [`LockClient::list`](crate::LockClient::list).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Listed {
+    /// What it is in use as. The same name may be listed once for each kind.
+    pub kind: Kind,
+    /// The name.
+    pub name: String,
+}
 
 /// Where a listing is.
 pub struct Listing {
@@ -33,7 +43,7 @@ pub struct Listing {
     /// The seats of the server, or of the masters of a cluster, that are to be scanned. `None`: it has not begun there.
     seats: Option<VecDeque<u16>>,
     place: Option<NextPage>,
-    names: VecDeque<String>,
+    names: VecDeque<Listed>,
     seen: Seen,
 }
 
@@ -55,7 +65,7 @@ impl Listing {
     }
 
     /// The next name; `None`: there are no more. An error is the end as well.
-    pub async fn next(&mut self) -> Result<Option<String>, RequestError> {
+    pub async fn next(&mut self) -> Result<Option<Listed>, RequestError> {
         let outcome = self.find_next().await;
         if outcome.is_err() {
             self.contexts.clear();
@@ -63,7 +73,7 @@ impl Listing {
         outcome
     }
 
-    async fn find_next(&mut self) -> Result<Option<String>, RequestError> {
+    async fn find_next(&mut self) -> Result<Option<Listed>, RequestError> {
         loop {
             if let Some(name) = self.names.pop_front() {
                 return Ok(Some(name));
@@ -122,12 +132,12 @@ impl Listing {
     /// Keeps the name if this key shows that it is in use. The server could filter the keys by type, but that costs it three
     /// times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
-        let name = TRACES.iter().find_map(|end| name_in(prefix, key, end));
-        let name = name.filter(|name| (1..=LONGEST_NAME).contains(&name.len()));
-        if let Some(name) = name.filter(|name| glob::matches(self.glob.as_bytes(), name.as_bytes()))
-            && self.seen.is_new(name)
+        if let Some((kind, name)) = TRACES.iter().find_map(|end| name_in(prefix, key, end))
+            && (1..=LONGEST_NAME).contains(&name.len())
+            && glob::matches(self.glob.as_bytes(), name.as_bytes())
+            && self.seen.is_new(kind, name)
         {
-            self.names.push_back(name.to_owned());
+            self.names.push_back(Listed { kind, name: name.to_owned() });
         }
     }
 }
@@ -149,8 +159,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn is_new(&mut self, name: &str) -> bool {
-        let hash = self.state.hash_one(name);
+    fn is_new(&mut self, kind: Kind, name: &str) -> bool {
+        let hash = self.state.hash_one((kind, name));
         // With this bound a list of more names may repeat one.
         if self.hashes.len() >= REMEMBERED { !self.hashes.contains(&hash) } else { self.hashes.insert(hash) }
     }

@@ -135,11 +135,7 @@ impl EngineLock {
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let (keys, terms, lease) = self.checked()?;
         let client = &self.engine.context.runner.client;
-        let entry = self.engine.holds.owners.entry(keys, caller.owner, client, |hold| hold.end().is_none());
-        // The owner has or wants the name as another kind, which it must not re-enter.
-        if entry.keys.kind != keys.kind {
-            return Err(LockError::OtherKind { is: entry.keys.kind, asked: keys.kind });
-        }
+        let entry = self.engine.holds.owners.entry(keys, caller.owner, client);
         Ok(AcquireRequest {
             engine: &self.engine,
             entry,
@@ -184,20 +180,13 @@ impl EngineLock {
 
     /// This owner's hold here.
     pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
-        self.entry_of(owner).and_then(|entry| entry.hold()).filter(|hold| self.is_of_kind(hold))
+        self.entry_of(owner).and_then(|entry| entry.hold())
     }
 
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
         let all = |keys: &Arc<Keys>| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX);
-        let mut holds = self.keys().map_or_else(|_| Vec::new(), all);
-        holds.retain(|hold| self.is_of_kind(hold));
-        holds
-    }
-
-    /// The name may have been used as another kind before.
-    fn is_of_kind(&self, hold: &Hold) -> bool {
-        self.keys.as_ref().is_ok_and(|keys| keys.kind == hold.entry.keys.kind)
+        self.keys().map_or_else(|_| Vec::new(), all)
     }
 
     /// Whether this owner waits behind others, by the server's last answer. No round trip.

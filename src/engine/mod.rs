@@ -94,8 +94,8 @@ async fn check(doubted: Vec<Arc<Hold>>) {
 impl Listener for Engine {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
         match Push::decode(payload) {
-            Some(Push::Grant { token, lease, kind, ticket, lock }) => {
-                self.poller.granted(from, kind, lock, ticket, Grant { token, lease })
+            Some(Push::Grant { token, lease, ticket, lock }) => {
+                self.poller.granted(from, lock, ticket, Grant { token, lease })
             }
             Some(Push::Revoked { token, owner, lock }) => {
                 // The waiters first. A hold that begins at this very moment is not in the table yet,

@@ -303,7 +303,6 @@ fn outcome(error: &LockError) -> NotAcquired {
         | LockError::Lease(_)
         | LockError::Label(_)
         | LockError::Permits { .. }
-        | LockError::OtherKind { .. }
         | LockError::SeveralServers => "invalid",
         LockError::Unreachable(_) => "unreachable",
         LockError::Refused(_) => "refused",

@@ -54,30 +54,14 @@ impl<H> OwnerTable<H> {
         Self { entries: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The entry of this owner at this lock, a new one if there is none. An entry of another kind stays while it is in use.
-    pub fn entry(
-        self: &Arc<Self>,
-        keys: &Arc<Keys>,
-        owner: Owner,
-        client: &str,
-        is_in_use: impl Fn(&H) -> bool,
-    ) -> Arc<OwnerEntry<H>> {
-        // Dropped after the table is free: the last reference to an entry or a hold takes the lock on it.
-        let _before;
+    /// The entry of this owner at this lock, a new one if there is none.
+    pub fn entry(self: &Arc<Self>, keys: &Arc<Keys>, owner: Owner, client: &str) -> Arc<OwnerEntry<H>> {
         let mut entries = self.entries.lock();
         let key: EntryKey = (keys.lock.clone(), owner.number());
         // An entry that is just being dropped cannot be upgraded. A new one takes its place, and the
         // `Drop` of the old one lets it stay.
         if let Some(entry) = entries.get(&key).and_then(Weak::upgrade) {
-            if entry.keys.kind == keys.kind {
-                return entry;
-            }
-            let hold = entry.hold();
-            let stays = entry.turn.try_lock().is_err() || hold.as_deref().is_some_and(is_in_use);
-            _before = (entry.clone(), hold);
-            if stays {
-                return entry;
-            }
+            return entry;
         }
         let entry = Arc::new(OwnerEntry {
             table: self.clone(),

@@ -24,7 +24,7 @@ use super::waiters::{Offer, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
-use crate::store::keys::{Keys, Kind};
+use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::runtime::survive;
 use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
@@ -156,8 +156,6 @@ impl Poller {
         // Before the first request. What asks for an earlier poll while this one is under way is not
         // undone at the end.
         let Some(round) = self.waiters.begin_round(&keys.lock, regular, at_once) else { return };
-        // The name may be of another kind than when its poller began.
-        let keys = &round.keys;
         self_wait::warn(&self.holds, keys, &round.waiters);
         let polls = round.carried.chunks(TICKETS_IN_A_POLL).map(|carried| self.ask(keys, &round, carried).boxed());
         let next: Vec<_> = stream::iter(polls.collect::<Vec<_>>()).buffered(POLLS_AT_ONCE).collect().await;
@@ -264,7 +262,7 @@ impl Poller {
     }
 
     /// A grant was pushed.
-    pub fn granted(&self, from: &ServedKeys, kind: Kind, lock_key: &str, ticket: &str, grant: Grant) {
+    pub fn granted(&self, from: &ServedKeys, lock_key: &str, ticket: &str, grant: Grant) {
         // A node that does not serve the lock has lost its slot to another one, which may have granted it too
         // (P1). So this is only a reason to ask.
         if !from.contains(lock_key) {
@@ -277,7 +275,7 @@ impl Poller {
         // Its attempt has ended. As a rule a leave is under way for it, but a server that took over may have
         // brought back a place that was left or served (R15).
         let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
-        let keys = Keys::of_lock(kind, &self.context().options().prefix, lock_key);
+        let keys = Keys::of_lock(&self.context().options().prefix, lock_key);
         if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
             self.leave_if_unknown(&Arc::new(keys), owner, seq, grant.lease);
         }
@@ -302,7 +300,7 @@ impl Poller {
     async fn ask_for_ghosts(&self) {
         let mut backoff = self.context().backoff();
         while let Some(owed) = self.context().farewells.owed() {
-            let asked = stream::iter(owed).map(|(kind, lock_key)| self.ask_for_a_ghost(kind, lock_key).boxed());
+            let asked = stream::iter(owed).map(|lock_key| self.ask_for_a_ghost(lock_key).boxed());
             let outcomes: Vec<_> = asked.buffered(POLLS_AT_ONCE).collect().await;
             if let Some(error) = outcomes.into_iter().find_map(Result::err) {
                 if matches!(error, RequestError::Closed | RequestError::RuntimeGone) {
@@ -314,11 +312,11 @@ impl Poller {
     }
 
     /// One poll for a name, however often it was released. It also finds a ghost of an owner before the last.
-    async fn ask_for_a_ghost(&self, kind: Kind, lock_key: Arc<str>) -> Result<(), RequestError> {
+    async fn ask_for_a_ghost(&self, lock_key: Arc<str>) -> Result<(), RequestError> {
         let context = self.context();
         // Never none: the name was made with this prefix.
-        if let Some(keys) = Keys::of_lock(kind, &context.options().prefix, &lock_key).map(Arc::new) {
-            self.ask_whose(&keys, kind.is_shared(), &[]).await?;
+        if let Some(keys) = Keys::of_lock(&context.options().prefix, &lock_key).map(Arc::new) {
+            self.ask_whose(&keys, keys.kind.is_shared(), &[]).await?;
         }
         context.farewells.said(&lock_key);
         Ok(())
@@ -338,7 +336,6 @@ impl Poller {
                 Ok(())
             }
             // No retry helps: it ends with its lease.
-            Err(RequestError::OtherKind { .. }) => Ok(()),
             Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Final => Ok(()),
             Err(error) => Err(error),
         }

@@ -274,7 +274,7 @@ impl Release {
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 last_error.inspect(|last_error| last_error.answered());
-                if sent.count == Count::NONE && answer.body != Released::OtherKind {
+                if sent.count == Count::NONE {
                     hold.context().given_back(&entry.keys, answer.sent);
                 }
                 self.settle(sent, &answer.body);

@@ -25,7 +25,7 @@ use super::task_or_thread::TaskOrThread;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, Kind, Share, share_of, ticket};
+use crate::store::keys::{Keys, Kind, Share, place, share_of, ticket};
 use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
@@ -288,7 +288,7 @@ impl Waiter {
 
     /// Its place in the queue. Not stored either: only a leave needs it.
     pub fn place(&self) -> String {
-        self.keys.place(&self.owner_id, self.seq, &self.terms)
+        place(&self.owner_id, self.seq, &self.terms)
     }
 
     /// The share that it waits for. Read from its terms, since few are asked.
@@ -624,15 +624,6 @@ impl Waiters {
             is_first = true;
             Queue::new(waiter.keys.clone(), queued, due)
         });
-        let mut forgotten = BTreeMap::new();
-        if queue.keys.kind != waiter.keys.kind {
-            // The server has forgotten it as what this client has waited for. Its poller goes on for this one, and a round
-            // that is under way proves nothing about it.
-            forgotten = std::mem::take(&mut queue.waiters);
-            queue.keys = waiter.keys.clone();
-            queue.trust = Arc::new(Trust::new(queue.keys.kind, queued));
-            queue.doubt();
-        }
         queue.trust.learn(queued);
         // An answer to a request from before the last doubt is doubted as well. What verified the others meanwhile did
         // not ask for this ticket.
@@ -643,11 +634,6 @@ impl Waiters {
         queue.waiters.insert(waiter.seq, waiter.clone());
         queue.poll_by(due);
         waiter.state.lock().trust = Some(queue.trust.clone());
-        drop(queues);
-        for other in forgotten.into_values() {
-            let error = LockError::OtherKind { is: waiter.keys.kind, asked: other.keys.kind };
-            other.set_outcome(WaitOutcome::Failed(error.into()));
-        }
         is_first
     }
 
@@ -676,7 +662,6 @@ impl Waiters {
         let all = is_small || !at_once && queue.doubts > queue.verified;
         let carried = if all { waiters.clone() } else { queue.some_in_rotation() };
         Some(Round {
-            keys: queue.keys.clone(),
             waiters,
             carried,
             verifies: all.then_some(queue.doubts),
@@ -780,7 +765,6 @@ impl Waiters {
 
 /// One round of polls for a name.
 pub struct Round {
-    pub keys: Arc<Keys>,
     /// All that wait, oldest first.
     pub waiters: Vec<Arc<Waiter>>,
     /// The waiters whose places are verified.
@@ -856,7 +840,7 @@ mod tests {
         let (waiters, owners) = (Waiters::default(), Arc::new(OwnerTable::<()>::new()));
         let (keys, terms) = (Arc::new(Keys::new("fairlock", "x")), "5000/label".into());
         for seq in 1..=300 {
-            let entry = owners.entry(&keys, Owner::new(), "client", |()| true);
+            let entry = owners.entry(&keys, Owner::new(), "client");
             let new = NewWaiter { lease: PATIENCE, terms: &terms, scoped: false, attaches: false, began: now() };
             let waiter = waiters.register(&entry, seq, new);
             let _ = waiters.enqueue(&waiter, Queued::new(now(), now(), 0), false, now());

@@ -18,7 +18,7 @@ const GROUPS: usize = 1000;
 const OTHERS: &str = "other";
 
 /// The codes with which servers refuse, so that what a server sends makes no series of its own.
-const CODES: [&str; 17] = [
+const CODES: [&str; 16] = [
     "ASK",
     "BUSY",
     "CLUSTERDOWN",
@@ -32,7 +32,6 @@ const CODES: [&str; 17] = [
     "NOREPLICAS",
     "NOSCRIPT",
     "OOM",
-    "OTHERKIND",
     "READONLY",
     "TRYAGAIN",
     "WRONGTYPE",

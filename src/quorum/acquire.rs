@@ -385,13 +385,10 @@ impl Gathering<'_> {
         match error {
             LockError::Unreachable(cause) => self.told.set(cause),
             // The others are no majority.
-            LockError::Refused(_) | LockError::OtherKind { .. }
-                if self.told.refused_by(index) > nodes.all.len() - nodes.majority() =>
-            {
+            LockError::Refused(_) if self.told.refused_by(index) > nodes.all.len() - nodes.majority() => {
                 return Err(error);
             }
             LockError::Refused(refusal) => self.told.set(Arc::new(refusal)),
-            LockError::OtherKind { .. } => self.told.set(Arc::new(error)),
             // This owner's own hold on that node is over.
             LockError::Lost => {}
             error => return Err(error),

@@ -101,7 +101,7 @@ impl QuorumLock {
     fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
         let Self { quorum, locks, metrics, .. } = self;
         let client = &quorum.nodes.context.runner.client;
-        let entry = quorum.owners.entry(&self.keys, caller.owner, client, |_| true);
+        let entry = quorum.owners.entry(&self.keys, caller.owner, client);
         Gathering { quorum, locks, caller, entry, told, metrics }
     }
 

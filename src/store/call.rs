@@ -28,10 +28,9 @@ impl<'a> Call<'a> {
         Self { script, keys, args, asking: false, priority: Priority::Urgent }
     }
 
-    /// The same of a verb with two scripts. The first argument is the kind, by its format: only the script for shared names gets
-    /// it.
+    /// The same of a verb with two scripts.
     pub fn of(kind: Kind, [lock, shared]: [&'static Script; 2], keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
-        if kind.is_shared() { Self::new(shared, keys, args) } else { Self::new(lock, keys, &args[1..]) }
+        Self::new(if kind.is_shared() { shared } else { lock }, keys, args)
     }
 
     pub fn asking(self) -> Self {

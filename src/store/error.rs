@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::Kind;
 use super::options::OptionsError;
 
 /// An underlying error. Shared, because several waiting tasks may fail for the same reason.
@@ -118,13 +117,6 @@ impl Refusal {
         self.code == "NOBOOT"
     }
 
-    /// The name is in use as the first of these kinds, and this request was for the second one. Nothing was changed.
-    pub(crate) fn other_kind(&self) -> Option<(Kind, Kind)> {
-        let said = self.message.strip_prefix("fairlock: ").filter(|_| self.code == "OTHERKIND")?;
-        let (is, rest) = said.split_once(", asked as ")?;
-        Some((Kind::of_word(is)?, Kind::of_word(rest.split(':').next()?)?))
-    }
-
     /// A cluster's errors about one slot: its keys are on the move, or no node has it. Others are of the whole server.
     pub(crate) fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
@@ -141,7 +133,6 @@ impl Refusal {
     /// What a person can do. `None`: unknown for this code.
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
-            "OTHERKIND" => "use another name, or wait until this one is not in use",
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
             "NOPERM" => {
                 "give the user the keys and channels of the prefix and the commands that docs/deploying.md lists"
@@ -211,15 +202,6 @@ pub enum RequestError {
     /// it.
     #[error("the server refused: {0}")]
     Refused(Refusal),
-    /// The name is in use as another kind. Nothing was changed.
-    #[error("the name is in use as {is}, and was asked for as {asked}")]
-    #[non_exhaustive]
-    OtherKind {
-        /// What it is at the moment.
-        is: Kind,
-        /// What this request wanted it to be.
-        asked: Kind,
-    },
     /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
     #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
     SeveralServers,
@@ -695,15 +677,6 @@ pub enum Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_of_another_kind_is_a_final_refusal_that_names_both() {
-        let message = "fairlock: semaphore, asked as lock: the key 'p:{n:x, asked as rw_lock: y}' is in use script: 8a2, on @user_script:59.";
-        let refusal = Refusal::new("OTHERKIND", message);
-        assert_eq!(refusal.other_kind(), Some((Kind::Semaphore, Kind::Lock)));
-        assert_eq!((refusal.kind(), refusal.in_script), (RefusalKind::Final, false));
-        assert_eq!(Refusal::new("ERR", message).other_kind(), None);
-    }
 
     #[test]
     fn a_server_that_is_not_ready_passes_and_what_a_person_has_to_change_does_not() {

@@ -1,9 +1,9 @@
 //! The names of keys, channels and tickets.
 //!
-//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix. The hash tag is `n:` and the name up to its first `}`.
-//! It is never empty and the same for all keys of a name, so a cluster keeps them in one slot. No two names share a
-//! key: only the lock key ends with `}`, and the ending of each suffix identifies it. This needs a prefix without
-//! braces, which the options check.
+//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix, those of a semaphore begin with `{s:`, and those of a read-write
+//! lock with `{r:`. The hash tag is the letter of the kind, `:`, and the name up to its first `}`. It is never empty and the
+//! same for all keys of a name of one kind, so a cluster keeps them in one slot. No two names share a key: only the lock key
+//! ends with `}`, and the ending of each suffix identifies it. This needs a prefix without braces, which the options check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::glob;
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
-/// What a name is used as. All kinds of one name have the same keys, and one kind at a time uses them.
+/// What a name is used as. A lock, a semaphore and a read-write lock of one name have nothing to do with each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -27,21 +27,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    const ALL: [Self; 3] = [Self::Lock, Self::Semaphore, Self::RwLock];
+
     /// Whether several may hold the name at a time. Then the scripts are those of `lua/shared`.
     pub(crate) const fn is_shared(self) -> bool {
         !matches!(self, Self::Lock)
     }
 
-    /// The format of the hash and of the places, see lua/lib/format.lua.
-    pub(crate) const fn format(self) -> &'static str {
+    /// What its keys have before the name.
+    const fn letter(self) -> &'static str {
         match self {
-            Self::Lock => "2",
-            Self::Semaphore => "3",
-            Self::RwLock => "4",
+            Self::Lock => "n",
+            Self::Semaphore => "s",
+            Self::RwLock => "r",
         }
     }
 
-    /// Its word in the errors of scripts.
+    /// Its word in the text of a handle.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Lock => "lock",
@@ -51,15 +53,7 @@ impl Kind {
     }
 
     pub(crate) fn of_word(word: &str) -> Option<Self> {
-        [Self::Lock, Self::Semaphore, Self::RwLock].into_iter().find(|kind| kind.word() == word)
-    }
-
-    /// The kind by the mark before a ticket, and the rest: `!3/<ticket>` is of a semaphore, and a ticket alone of a lock.
-    pub(crate) fn of_marked(text: &str) -> Option<(Self, &str)> {
-        let Some(marked) = text.strip_prefix('!') else { return Some((Self::Lock, text)) };
-        let (format, rest) = marked.split_once('/')?;
-        let kind = [Self::Semaphore, Self::RwLock].into_iter().find(|kind| kind.format() == format)?;
-        Some((kind, rest))
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
 
@@ -92,7 +86,7 @@ impl Share {
     pub const WRITER: Self = Self { weight: UNITS, limit: UNITS };
 }
 
-/// The keys of one name, as a client uses it.
+/// The keys of one name of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Keys {
     pub kind: Kind,
@@ -113,23 +107,16 @@ impl Keys {
 
     pub fn of(kind: Kind, prefix: &str, name: &str) -> Self {
         // `concat` allocates once; `format!` would grow each text two or three times, for every lock that is named.
-        let lock = [prefix, ":{n:", name, "}"].concat();
+        let lock = [prefix, ":{", kind.letter(), ":", name, "}"].concat();
         let with = |suffix| [&*lock, suffix].concat();
         let [queue, deadlines, tokens] = [":queue", ":deadlines", ":token"].map(with);
         let limit = if kind.is_shared() { with(":limit") } else { String::new() };
         Self { kind, name: name.to_owned(), queue, deadlines, tokens, limit, lock: lock.into() }
     }
 
-    /// The keys of the name with this lock key, used as this kind. `None`: it has another prefix.
-    pub fn of_lock(kind: Kind, prefix: &str, lock: &str) -> Option<Self> {
-        name_in(prefix, lock, TRACES[0]).map(|name| Self::of(kind, prefix, name))
-    }
-
-    /// A place in the queue: the ticket and its terms. That of a shared name has the mark of its kind before it.
-    pub fn place(&self, owner: &str, seq: u64, terms: &str) -> String {
-        // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
-        let place = format!("{}/{terms}", ticket(owner, seq));
-        if self.kind.is_shared() { format!("!{}/{place}", self.kind.format()) } else { place }
+    /// The keys of the name with this lock key. `None`: it has another prefix.
+    pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
+        name_in(prefix, lock, TRACES[0]).map(|(kind, name)| Self::of(kind, prefix, name))
     }
 
     /// The tombstone of one owner (R3).
@@ -141,20 +128,28 @@ impl Keys {
 /// The ends of the keys by which a name in use is found: it is held, it is waited for, or a number of permits is set for it.
 pub const TRACES: [&str; 3] = ["}", "}:queue", "}:limit"];
 
-/// The name in a key with this end. `None`: it is another kind of key, or of another prefix.
-pub fn name_in<'k>(prefix: &str, key: &'k str, end: &str) -> Option<&'k str> {
-    key.strip_prefix(prefix)?.strip_prefix(":{n:")?.strip_suffix(end)
+/// The name in a key with this end, and what it is used as. `None`: it is another kind of key, or of another prefix.
+pub fn name_in<'k>(prefix: &str, key: &'k str, end: &str) -> Option<(Kind, &'k str)> {
+    let tag = key.strip_prefix(prefix)?.strip_prefix(":{")?.strip_suffix(end)?;
+    let (letter, name) = tag.split_once(':')?;
+    Some((Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?, name))
 }
 
-/// The pattern of the keys of all locks whose names begin so, as SCAN takes it.
+/// The pattern of the keys of all names that begin so, as SCAN takes it.
 pub fn pattern(prefix: &str, start: &str) -> String {
-    format!("{}:{{n:{}*", glob::escape(prefix), glob::escape(start))
+    format!("{}:{{?:{}*", glob::escape(prefix), glob::escape(start))
 }
 
-/// What `boot.lua` keeps, for all locks of the prefix.
+/// What `boot.lua` keeps, for all names of the prefix.
 pub fn boot(prefix: &str) -> String {
-    // Every other key has a tag that begins with `n:`.
+    // Every other key has a tag with a `:` behind its first letter.
     format!("{prefix}:{{boot}}")
+}
+
+/// A place in the queue: the ticket and its terms.
+pub fn place(owner: &str, seq: u64, terms: &str) -> String {
+    // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
+    format!("{}/{terms}", ticket(owner, seq))
 }
 
 /// The name of an attempt in the queue.
@@ -210,6 +205,7 @@ mod tests {
             "{n:a}",
             "n:a",
             "boot",
+            "{s:a}",
             "ü🦀",
             " ",
             "a\r\nb",
@@ -217,36 +213,34 @@ mod tests {
         ];
         let mut seen = HashSet::from([boot("fairlock")]);
         for name in names {
-            let keys = Keys::of(Kind::Semaphore, "fairlock", name);
-            let tombstone = keys.tombstone("0:1");
-            assert_eq!(Keys::of_lock(Kind::Semaphore, "fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
-            assert_eq!(name_in("fairlock", &keys.queue, TRACES[1]), Some(name));
-            assert_eq!(name_in("fairlock", &keys.limit, TRACES[2]), Some(name));
-            for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
-                for end in TRACES {
-                    assert_eq!(name_in("fairlock", other, end), None);
+            for kind in Kind::ALL {
+                let keys = Keys::of(kind, "fairlock", name);
+                let tombstone = keys.tombstone("0:1");
+                assert_eq!(Keys::of_lock("fairlock", &keys.lock).as_ref(), Some(&keys), "{name:?}");
+                assert_eq!(name_in("fairlock", &keys.queue, TRACES[1]), Some((kind, name)));
+                if kind.is_shared() {
+                    assert_eq!(name_in("fairlock", &keys.limit, TRACES[2]), Some((kind, name)));
                 }
-            }
-            let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.limit, tombstone];
-            let tags: HashSet<_> = all.iter().map(|key| tag(key)).collect();
-            assert_eq!(tags.len(), 1, "{name:?}");
-            for key in all {
-                assert!(seen.insert(key.clone()), "{key:?} belongs to two names");
+                for other in [&keys.deadlines, &keys.tokens, &keys.tombstone("0:1")] {
+                    for end in TRACES {
+                        assert_eq!(name_in("fairlock", other, end), None);
+                    }
+                }
+                let all = [keys.lock.to_string(), keys.queue, keys.deadlines, keys.tokens, keys.limit, tombstone];
+                let tags: HashSet<_> = all.iter().filter(|key| !key.is_empty()).map(|key| tag(key)).collect();
+                assert_eq!(tags.len(), 1, "{name:?}");
+                for key in all.into_iter().filter(|key| !key.is_empty()) {
+                    assert!(seen.insert(key.clone()), "{key:?} belongs to two names");
+                }
             }
         }
     }
 
     #[test]
-    fn a_place_names_its_kind_and_its_terms_have_the_label_last() {
+    fn the_terms_of_a_share_have_the_label_last() {
         let terms = shared_terms(Share { weight: 2, limit: 5 }, Duration::from_secs(3), "a/b,c");
         assert_eq!((&*terms, label_of(&terms)), ("2,5,3000/a/b,c", "a/b,c"));
         assert_eq!((share_of(&terms), share_of("3000/1,2")), (Some(Share { weight: 2, limit: 5 }), None));
-        for kind in [Kind::Lock, Kind::Semaphore, Kind::RwLock] {
-            let place = Keys::of(kind, "fairlock", "a").place("c:1", 7, &terms);
-            assert_eq!(Kind::of_marked(&place), Some((kind, "c:1:7/2,5,3000/a/b,c")));
-            assert_eq!(Kind::of_word(kind.word()), Some(kind));
-        }
-        assert_eq!(Kind::of_marked("!9/c:1:7"), None, "a later format");
     }
 
     /// What Redis hashes: between the first `{` and the first `}` after it, if that is not empty.

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use super::keys::Kind;
-
 /// A push is a hint (P9): a malformed push is dropped, and a poll finds the change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Push<'a> {
-    /// `grant <token> <ms that it lasts> <ticket> <lock key>`. A ticket of a shared name has the mark of its kind before
-    /// it, as its place has, and goes on without it.
-    Grant { token: u64, lease: Duration, kind: Kind, ticket: &'a str, lock: &'a str },
+    /// `grant <token> <ms that it lasts> <ticket> <lock key>`
+    Grant { token: u64, lease: Duration, ticket: &'a str, lock: &'a str },
     /// `revoked <token> <owner> <lock key>`
     Revoked { token: u64, owner: &'a str, lock: &'a str },
 }
@@ -26,8 +23,7 @@ impl<'a> Push<'a> {
                 let (millis, rest) = rest.split_once(' ')?;
                 // The lock key comes last, because it may contain spaces.
                 let (ticket, lock) = rest.split_once(' ')?;
-                let (kind, ticket) = Kind::of_marked(ticket)?;
-                Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), kind, ticket, lock })
+                Some(Self::Grant { token, lease: Duration::from_millis(millis.parse().ok()?), ticket, lock })
             }
             "revoked" => {
                 let (owner, lock) = rest.split_once(' ')?;
@@ -50,23 +46,7 @@ mod tests {
         );
         assert_eq!(
             Push::decode(b"grant 7 3000 a:1:2 fairlock:{n:x y}"),
-            Some(Push::Grant {
-                token: 7,
-                lease: Duration::from_secs(3),
-                kind: Kind::Lock,
-                ticket: "a:1:2",
-                lock: "fairlock:{n:x y}"
-            })
-        );
-        assert_eq!(
-            Push::decode(b"grant 7 3000 !4/a:1:2 k"),
-            Some(Push::Grant {
-                token: 7,
-                lease: Duration::from_secs(3),
-                kind: Kind::RwLock,
-                ticket: "a:1:2",
-                lock: "k"
-            })
+            Some(Push::Grant { token: 7, lease: Duration::from_secs(3), ticket: "a:1:2", lock: "fairlock:{n:x y}" })
         );
         assert_eq!(Push::decode(b"grant 7 x a:1:2 k"), None);
         assert_eq!(Push::decode(b"hello"), None);

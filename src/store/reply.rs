@@ -147,9 +147,6 @@ fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
 
 /// The reply of one script. Its first field, the status, is the outcome.
 pub trait Decode: Sized {
-    /// The outcome at a name that is of another kind by now. `None`: an error.
-    const OTHER_KIND: Option<Self> = None;
-
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed>;
 }
 

@@ -274,7 +274,7 @@ mod tests {
         for word in [
             "hset",
             "~p:*",
-            "p:{n:}:tombstone:0:0",
+            "p:{s:}:tombstone:0:0",
             "p:{boot}",
             "publish",
             "p:wake:0",

@@ -230,10 +230,6 @@ impl Runner {
                 if let RequestError::Refused(refusal) = &error {
                     metrics.refused(&refusal.code);
                     self.answered(&admitted, &call, Some(refusal));
-                    if let Some((is, asked)) = refusal.other_kind() {
-                        let answer = T::OTHER_KIND.map(|body| Answer { sent, body, server_ms: 0 });
-                        return answer.ok_or(RequestError::OtherKind { is, asked });
-                    }
                 }
                 return Err(error);
             }

@@ -4,8 +4,8 @@
 //! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` and `y` are not (so they are
 //! unreachable), and `c` is the caller. In a step and in a call `~` stands for a space inside a word.
 //!
-//! Scripts for shared names are called as `shared/acquire` and so on, of a semaphore unless `kind=4`, with the terms `1,1,3000/L`
-//! (weight, limit, grant TTL, label). Their state begins with `room SUM OWNER=HOLDS,ATTEMPT,TOKEN,TERMS…`.
+//! Scripts for shared names are called as `shared/acquire` and so on, with the terms `1,1,3000/L` (weight, limit, grant TTL,
+//! label). Their state begins with `room SUM OWNER=HOLDS,ATTEMPT,TOKEN,TERMS…`.
 //!
 //! A state is written as
 //! `lock OWNER=HOLDS ATTEMPT,TOKEN,SINCE,TERMS | queue PLACE… | clients CLIENT… | tickets TICKET… | skip N |
@@ -223,14 +223,14 @@ impl Bench {
             // The only holder, whose lease is over.
             ["ended", owner] => vec![
                 "DEL lock".into(),
-                format!("HSET lock !format 3 !used 1~1~1~3~7 #{owner} 1~1~3~7~1,3,3000/L"),
+                format!("HSET lock !used 1~1~1~3~7 {owner} 1~1~3~7~1,3,3000/L"),
                 "PEXPIRE lock 10000".into(),
             ],
             ["queues", place] => {
                 let place = if place.contains('/') { place.to_owned() } else { format!("{place}/{SHARED_TERMS}") };
                 let ticket = place.split('/').next().unwrap();
                 let mut commands = vec![
-                    format!("RPUSH queue !3/{place}"),
+                    format!("RPUSH queue {place}"),
                     format!("ZADD deadlines {soon} {} inf {ticket}", client_of(ticket)),
                 ];
                 commands.extend(expire());
@@ -267,7 +267,7 @@ impl Bench {
         let summary =
             format!("{}~{}~{}~{limit}~{token}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
         vec![
-            format!("HSET lock !format 3 !used {summary} #{owner} {ends}~1~{seq}~{token}~{share},3000/L"),
+            format!("HSET lock !used {summary} {owner} {ends}~1~{seq}~{token}~{share},3000/L"),
             "PEXPIRE lock 10000".into(),
             format!("SET tokens {token} PX 60000"),
         ]
@@ -357,7 +357,7 @@ impl Bench {
         for name in &names[..names.len() - unused] {
             let of_verb = || match (*name, verb.starts_with("shared/")) {
                 ("terms", true) => SHARED_TERMS.into(),
-                ("place", true) => format!("!3/{}/{SHARED_TERMS}", ticket_of(&owner, &given)),
+                ("place", true) => format!("{}/{SHARED_TERMS}", ticket_of(&owner, &given)),
                 _ => default(name, &owner, &given),
             };
             let value = given.get(name).map_or_else(of_verb, ToString::to_string);
@@ -426,7 +426,6 @@ impl Bench {
         let lock = state.split_once(' ').map(|(_, fields)| fields.to_owned()).into_iter().collect();
         let limit = flatten(self.command("GET limit").await).into_iter().filter(|limit| limit != "(nil)").collect();
         let places = flatten(self.command("LRANGE queue 0 -1").await);
-        let places: Vec<_> = places.iter().map(|place| place.trim_start_matches("!3/").to_owned()).collect();
         let shown = |place: &String| {
             let default = ["/3000/L", "/1,1,3000/L"].into_iter().find_map(|terms| place.strip_suffix(terms));
             default.unwrap_or(place).to_owned()
@@ -498,7 +497,10 @@ impl Bench {
         let summary = fields.iter().find_map(|field| field.strip_prefix("!used=")).unwrap();
         let summary: Vec<i64> = summary.split(' ').map(|word| word.parse().unwrap()).collect();
         let (mut shown, mut sum, mut first) = (Vec::new(), 0, i64::MAX);
-        for (owner, record) in fields.iter().filter_map(|field| field.strip_prefix('#')?.split_once('=')) {
+        for (owner, record) in fields.iter().filter_map(|field| field.split_once('=')) {
+            if owner.starts_with('!') {
+                continue;
+            }
             let [ends, holds, seq, token, terms] = record.splitn(5, ' ').collect::<Vec<_>>()[..] else {
                 panic!("{owner}: {record}")
             };
@@ -652,15 +654,13 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const SHARED: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone", "limit"];
     const UNLEFT: &[&str] = &["lock", "queue", "deadlines", "tokens", "limit"];
     match verb {
-        "shared/acquire" => {
-            (SHARED, &["request", "kind", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"])
-        }
-        "shared/poll" => (UNLEFT, &["request", "kind", "caller", "waits", "settings"]),
-        "shared/leave" => (SHARED, &["request", "kind", "copies_until", "owner", "seq", "place", "settings"]),
-        "shared/release" => (SHARED, &["request", "kind", "owner", "seq", "settings", "special"]),
-        "shared/force_unlock" => (UNLEFT, &["request", "kind", "not_after", "caller", "expected", "settings"]),
-        "shared/set_limit" => (UNLEFT, &["request", "kind", "not_after", "caller", "permits", "settings"]),
-        "shared/inspect" => (&["lock", "queue", "deadlines", "limit"], &["request", "kind", "most"]),
+        "shared/acquire" => (SHARED, &["request", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"]),
+        "shared/poll" => (UNLEFT, &["request", "caller", "waits", "settings"]),
+        "shared/leave" => (SHARED, &["request", "copies_until", "owner", "seq", "place", "settings"]),
+        "shared/release" => (SHARED, &["request", "owner", "seq", "settings", "special"]),
+        "shared/force_unlock" => (UNLEFT, &["request", "not_after", "caller", "expected", "settings"]),
+        "shared/set_limit" => (UNLEFT, &["request", "not_after", "caller", "permits", "settings"]),
+        "shared/inspect" => (&["lock", "queue", "deadlines", "limit"], &["request", "most"]),
         "shared/renew" => (&["lock", "tokens"], &["request", "owner", "token", "lease", "only", "remember"]),
         "acquire" => (ALL, &["request", "not_after", "owner", "seq", "lease", "terms", "settings", "mode"]),
         "poll" => (&ALL[..4], &["request", "caller", "waits", "settings"]),
@@ -695,7 +695,6 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
         "copies_until" | "only" => "0".into(),
         "waits" => "1".into(),
         "expected" | "permits" => String::new(),
-        "kind" => "3".into(),
         "lease" => "10000".into(),
         "terms" => "3000/L".into(),
         "settings" => {
@@ -717,13 +716,14 @@ fn default(name: &str, owner: &str, given: &HashMap<&str, &str>) -> String {
 }
 
 pub fn key(kind: &str) -> String {
-    let all = keys::Keys::of(keys::Kind::Semaphore, PREFIX, NAME);
+    // Scripts for locks and for shared names get the same keys here.
+    let all = keys::Keys::new(PREFIX, NAME);
     match kind {
         "lock" => all.lock.to_string(),
         "queue" => all.queue,
         "deadlines" => all.deadlines,
         "tokens" => all.tokens,
-        "limit" => all.limit,
+        "limit" => format!("{}:limit", all.lock),
         "boot" => keys::boot(PREFIX),
         _ => kind.strip_prefix("tombstone:").map_or(kind.to_owned(), |owner| all.tombstone(owner)),
     }

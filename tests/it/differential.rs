@@ -151,7 +151,7 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
 }
 
-/// Of a semaphore. Now and then a name is asked for as another kind.
+/// Of a shared name.
 fn shared_call() -> impl Strategy<Value = String> {
     let terms =
         || prop::sample::select(&["1,3,3000/L", "1,3,3000/L", "2,3,3000/L", "3,3,20000/a~b/c", "4,5,3000/L"][..]);
@@ -167,12 +167,12 @@ fn shared_call() -> impl Strategy<Value = String> {
     );
     let leave = (ticket(), moment(), terms()).prop_map(|(ticket, until, terms)| {
         let (owner, seq) = ticket.rsplit_once(':').unwrap();
-        format!("shared/leave owner={owner} seq={seq} copies_until={until} place=!3/{ticket}/{terms}")
+        format!("shared/leave owner={owner} seq={seq} copies_until={until} place={ticket}/{terms}")
     });
     let holds =
         (0..3u32, token(), 1..3u32).prop_map(|(holds, token, weight)| format!(" special={holds}:{token}:{weight}"));
-    let late = (moment(), ticket(), terms())
-        .prop_map(|(until, ticket, terms)| format!(" special={until}~!3/{ticket}/{terms}"));
+    let late =
+        (moment(), ticket(), terms()).prop_map(|(until, ticket, terms)| format!(" special={until}~{ticket}/{terms}"));
     let special = prop_oneof![5 => Just(String::new()), 3 => holds, 1 => late];
     let release = (owner(), 1..9u32, special)
         .prop_map(|(owner, seq, special)| format!("shared/release owner={owner} seq={seq}{special}"));
@@ -193,13 +193,12 @@ fn shared_call() -> impl Strategy<Value = String> {
         .prop_map(|permits| format!("shared/set_limit permits={permits} not_after=+9000"));
     let inspect = (0..5u32).prop_map(|most| format!("shared/inspect most={most}"));
     let shared = prop_oneof![9 => acquire, 4 => poll, 4 => leave, 6 => release, 3 => renew, 2 => give, 1 => force, 1 => set, 1 => inspect];
-    let shared = (shared, prop::bool::weighted(0.05), prop::bool::weighted(0.02)).prop_map(|(call, strict, other)| {
+    let shared = (shared, prop::bool::weighted(0.05)).prop_map(|(call, strict)| {
         let takes_it = !["shared/renew", "shared/give"].iter().any(|name| call.starts_with(name));
         let strict = if strict && takes_it { " boot=1" } else { "" };
-        let other = if other && takes_it { " kind=4" } else { "" };
-        format!("{call}{strict}{other}")
+        format!("{call}{strict}")
     });
-    prop_oneof![160 => shared, 1 => plain_call(), 2 => Just("boot life=L freeze=11000".to_owned())]
+    prop_oneof![160 => shared, 2 => Just("boot life=L freeze=11000".to_owned())]
 }
 
 /// As [`interference`], and a lease that is over.

@@ -12,7 +12,7 @@ use crate::support::cluster::{Cluster, command};
 use crate::support::{Proxy, Server, Store, Timing, eventually, limit, limit_to, on_a_server, on_each_store};
 
 async fn listed(client: &LockClient, glob: &str) -> Vec<String> {
-    let mut names: Vec<_> = client.list(glob).map_ok(|lock| lock.name().to_owned()).try_collect().await.unwrap();
+    let mut names: Vec<_> = client.list(glob).map_ok(|listed| listed.name).try_collect().await.unwrap();
     names.sort();
     names
 }
@@ -80,7 +80,7 @@ async fn what_is_no_lock_is_refused_when_it_is_asked_about() {
         let connections = server.connections().await;
         for fields in [&["a field", "a value"][..], &["c:1", "1", "!grant", "1 7"], &["!grant", "1 7 1 1/L"]] {
             redis::cmd("HSET").arg("fairlock:{n:x}").arg(fields).exec_async(&mut redis).await.unwrap();
-            let lock = client.list("*").next().await.unwrap().unwrap();
+            let lock = client.lock(client.list("*").next().await.unwrap().unwrap().name);
             let error = lock.status().await.unwrap_err();
             assert!(matches!(&error, RequestError::Refused(_)) && error.to_string().contains("delete it"), "{error:?}");
             redis::cmd("DEL").arg("fairlock:{n:x}").exec_async(&mut redis).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_long_list_is_complete_and_made_of_short_calls() {
         let client = Timing::relaxed().connect(&server.url()).await;
         redis::cmd("CONFIG").arg(&["RESETSTAT"]).exec_async(&mut server.connection().await).await.unwrap();
         let begun = std::time::Instant::now();
-        let names: Vec<_> = client.list("job:*").map_ok(|lock| lock.name().to_owned()).try_collect().await.unwrap();
+        let names: Vec<_> = client.list("job:*").map_ok(|listed| listed.name).try_collect().await.unwrap();
         println!("{} names in {:?}", names.len(), begun.elapsed());
         let different: BTreeSet<_> = names.iter().collect();
         assert_eq!((names.len(), different.len()), (100_000, 100_000));

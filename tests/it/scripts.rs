@@ -1481,7 +1481,7 @@ async fn many_shared(bench: &mut Bench, client: &str, count: i64) {
     many(bench, client, 1, count).await;
     bench.command("DEL queue").await;
     for from in (1..=count).step_by(1000) {
-        let places: String = (from..from + 1000).map(|seq| format!(" !3/{client}:1:{seq}/1,1,3000/L")).collect();
+        let places: String = (from..from + 1000).map(|seq| format!(" {client}:1:{seq}/1,1,3000/L")).collect();
         bench.command(&format!("RPUSH queue{places}")).await;
     }
     bench.command("PEXPIRE queue 90000").await;

@@ -185,7 +185,7 @@ async fn acquire_rows() {
         },
         Row {
             what: "a summary that counts too much is made right when it matters",
-            before: &["holds d:1 2 7 1,2 -5", "holds e:1 3 8 1,2", "HDEL lock #d:1", "HSET lock !used 2~2~1~2~8"],
+            before: &["holds d:1 2 7 1,2 -5", "holds e:1 3 8 1,2", "HDEL lock d:1", "HSET lock !used 2~2~1~2~8"],
             call: "shared/acquire terms=1,2,3000/L",
             reply: "held T 1 10000 2",
             after: "room 2 c:1=1,5,T,1,2,3000/L e:1=1,3,8,1,2,3000/L",
@@ -257,7 +257,7 @@ async fn acquire_rows() {
         },
         Row {
             what: "one more hold, asked for with the number before it",
-            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 99999999999999~2~4~7~1,1,3000/L"],
+            before: &["holds c:1 4 7 1,1", "HSET lock c:1 99999999999999~2~4~7~1,1,3000/L"],
             call: "shared/acquire mode=1:7",
             reply: "held 7 2 * 1",
             after: "room 1 c:1=2,5,7,1,1,3000/L",
@@ -432,7 +432,7 @@ async fn release_rows() {
         },
         Row {
             what: "one of two holds",
-            before: &["holds c:1 4 7 1,1", "HSET lock #c:1 99999999999999~2~4~7~1,1,3000/L"],
+            before: &["holds c:1 4 7 1,1", "HSET lock c:1 99999999999999~2~4~7~1,1,3000/L"],
             call: "shared/release special=1:7:1",
             reply: "held 1 0",
             after: "room 1 c:1=1,5,7,1,1,3000/L",
@@ -465,14 +465,14 @@ async fn release_rows() {
         Row {
             what: "a copy of the acquire may be under way",
             before: &["holds c:1 4 7 1,1", "queues c:1:4", "queues d:1:2"],
-            call: "shared/release special=+2000~!3/c:1:4/1,1,3000/L",
+            call: "shared/release special=+2000~c:1:4/1,1,3000/L",
             reply: "freed 7 0",
             after: "room 1 d:1=1,2,T,1,1,3000/L | tombstone c:1=5",
             again: "gone 0",
         },
         Row {
             what: "again, and the first time it was refused after it had taken the owner out: its weight is counted no longer",
-            before: &["holds c:1 4 7 1,2", "holds e:1 2 8 1,2", "HDEL lock #c:1", "queues d:1:2/1,2,3000/L"],
+            before: &["holds c:1 4 7 1,2", "holds e:1 2 8 1,2", "HDEL lock c:1", "queues d:1:2/1,2,3000/L"],
             call: "shared/release",
             reply: "gone 0",
             after: "room 2 d:1=1,2,T,1,2,3000/L e:1=1,2,8,1,2,3000/L",
@@ -533,7 +533,7 @@ async fn leave_rows() {
                 "queues e:1:3/1,3,3000/L",
                 "queues e:2:3/1,3,3000/L",
             ],
-            call: "shared/leave place=!3/c:1:5/3,3,3000/L",
+            call: "shared/leave place=c:1:5/3,3,3000/L",
             reply: "gone 0",
             after: "room 3 d:1=1,2,7,1,3,3000/L e:1=1,3,T,1,3,3000/L e:2=1,3,T,1,3,3000/L",
             again: "gone 0",
@@ -551,7 +551,7 @@ async fn leave_rows() {
             before: &[
                 "holds c:1 4 7 2,3",
                 "holds d:1 2 8 1,3",
-                "HDEL lock #c:1",
+                "HDEL lock c:1",
                 "tombstone c:1 5",
                 "queues e:1:3/2,3,3000/L",
             ],
@@ -615,7 +615,7 @@ async fn poll_rows() {
         },
         Row {
             what: "an end that was put off is looked up again",
-            before: &["holds e:1 2 7 1,1 -5", "HSET lock #e:1 99999999999999~1~2~7~1,1,3000/L", "queues c:1:5"],
+            before: &["holds e:1 2 7 1,1 -5", "HSET lock e:1 99999999999999~1~2~7~1,1,3000/L", "queues c:1:5"],
             call: "shared/poll tickets=c:1:5",
             reply: "shared 0 1 1 1 T * -1 +",
             after: "room 1 e:1=1,2,7,1,1,3000/L | queue c:1:5 | clients c",
@@ -833,7 +833,7 @@ async fn give_rows() {
             &["shared/give from=c:1 seq=5 token=7 to=h:0 lease=500 terms=9,9,2000/M"][..],
             &["shared/renew token=7 lease=500 only=4"],
             &["shared/release"],
-            &["shared/release seq=9 special=+2000~!3/c:1:4/1,1,3000/L"],
+            &["shared/release seq=9 special=+2000~c:1:4/1,1,3000/L"],
         ] {
             for mut bench in Bench::each().await {
                 bench.prepare("holds c:1 4 7 1,1 60000").await;
@@ -861,7 +861,7 @@ async fn force_unlock_and_set_limit_rows() {
         },
         Row {
             what: "again, and the first time it was refused after it had taken the owner out: its weight is counted no longer",
-            before: &["holds d:1 2 7 2,2", "HDEL lock #d:1", "queues e:1:3/2,2,3000/L"],
+            before: &["holds d:1 2 7 2,2", "HDEL lock d:1", "queues e:1:3/2,2,3000/L"],
             call: "shared/force_unlock expected=7",
             reply: "free 0",
             after: "room 2 e:1=1,3,T,2,2,3000/L",
@@ -958,62 +958,6 @@ async fn inspect_rows() {
     .await;
 }
 
-/// Whoever meets a name of another kind changes nothing, and says which kind it is.
-#[tokio::test]
-async fn a_name_of_another_kind_is_refused_and_not_changed() {
-    const LOCK: [&str; 8] = [
-        "acquire",
-        "acquire mode=0",
-        "poll",
-        "poll waits=0",
-        "force_unlock",
-        "release",
-        "release owner=c:3",
-        "inspect",
-    ];
-    const SHARED: [&str; 9] = [
-        "shared/acquire",
-        "shared/acquire mode=0",
-        "shared/poll tickets=c:1:5",
-        "shared/poll waits=2",
-        "shared/release",
-        "shared/leave copies_until=+2000",
-        "shared/force_unlock expected=7",
-        "shared/set_limit permits=3",
-        "shared/inspect",
-    ];
-    limit(async {
-        for mut bench in Bench::each().await {
-            let of = |calls: &[&str], kind: &str| calls.iter().map(|call| format!("{call}{kind}")).collect::<Vec<_>>();
-            let cases: [(&[&str], Vec<String>, &str); 9] = [
-                (&["holds c:1 5 7 1,1"], of(&LOCK, ""), "semaphore, asked as lock"),
-                (&["holds c:1 5 7 1,1", "queues d:1:2"], of(&LOCK, ""), "semaphore, asked as lock"),
-                (&["queues d:1:2"], of(&LOCK[..7], ""), "semaphore, asked as lock"),
-                (&["holds c:1 5 7 1,1"], of(&SHARED, " kind=4"), "semaphore, asked as rw_lock"),
-                (&["queues d:1:2"], of(&SHARED, " kind=4"), "semaphore, asked as rw_lock"),
-                (&["SET limit 3"], of(&SHARED, " kind=4"), "semaphore, asked as rw_lock"),
-                (&["held c:1 5 7"], of(&SHARED, ""), "lock, asked as semaphore"),
-                (&["waits d:1:2"], of(&SHARED, ""), "lock, asked as semaphore"),
-                (&["holds c:1 5 7 1,1", "HSET lock !format 4"], of(&SHARED, ""), "rw_lock, asked as semaphore"),
-            ];
-            for (steps, calls, text) in cases {
-                for call in calls {
-                    bench.command("FLUSHALL").await;
-                    for step in steps {
-                        bench.prepare(step).await;
-                    }
-                    let before = bench.dump().await;
-                    let refused = bench.try_call(&call).await.expect_err(&format!("{call}: {steps:?}"));
-                    assert_eq!(refused.code, "OTHERKIND", "{call}: {refused:?}");
-                    assert!(refused.text.contains(text), "{call}, {steps:?}: {refused:?}");
-                    assert_eq!(bench.dump().await, before, "{call}, {steps:?}");
-                }
-            }
-        }
-    })
-    .await;
-}
-
 /// All calls, of which each needs most of the keys.
 const CALLS: [&str; 12] = [
     "shared/acquire",
@@ -1023,7 +967,7 @@ const CALLS: [&str; 12] = [
     "shared/poll waits=2",
     "shared/leave copies_until=+2000",
     "shared/release",
-    "shared/release special=+2000~!3/c:1:5/1,1,3000/L",
+    "shared/release special=+2000~c:1:5/1,1,3000/L",
     "shared/release special=1:7:1",
     "shared/force_unlock expected=7",
     "shared/set_limit permits=9",
@@ -1044,11 +988,11 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
         ("tokens", "SET tokens nonsense", "ERR"),
         ("lock", "HSET lock name value other 5", "ERR"),
         ("lock", "HSET lock !format 9 !state x", "ERR"),
-        ("lock", "HSET lock !format 3 !used nonsense", "ERR"),
+        ("lock", "HSET lock !used nonsense", "ERR"),
         ("queue", "RPUSH queue hello", "ERR"),
-        ("queue", "RPUSH queue !3/hello", "ERR"),
+        ("queue", "RPUSH queue c:1:5/hello", "ERR"),
         ("queue", "RPUSH queue !9/c:1:5/x", "ERR"),
-        ("lock", "HSET lock #c:1 nonsense", "ERR"),
+        ("lock", "HSET lock c:1 nonsense", "ERR"),
     ];
     limit(async {
         let mut refused = 0;
@@ -1057,7 +1001,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
                 for (kind, damage, code) in damages {
                     for holder in ["c:1", "d:1", "nobody"] {
                         bench.command("FLUSHALL").await;
-                        let foreign_hash = damage.starts_with("HSET lock") && !damage.contains('#');
+                        let foreign_hash = damage.starts_with("HSET lock") && !damage.contains("c:1");
                         // The other keys are as they should be.
                         if holder != "nobody" && !foreign_hash {
                             bench.prepare(&format!("holds {holder} 4 7 1,1 -5")).await;
@@ -1070,7 +1014,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
                         if code == "WRONGTYPE" {
                             bench.command(&format!("DEL {kind}")).await;
                         }
-                        if damage.starts_with("HSET lock #") && holder != "c:1" {
+                        if damage.starts_with("HSET lock c:1") && holder != "c:1" {
                             continue;
                         }
                         bench.prepare(damage).await;
@@ -1083,7 +1027,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
                                     dump.iter().find(|(name, _)| *name == key(kind)).cloned()
                                 };
                                 let (is, was) = (of(&bench.dump().await), of(&before));
-                                assert!(is == was || damage.contains("#c:1") || damage.contains("limit"), "{what}");
+                                assert!(is == was || damage.contains("c:1") || damage.contains("limit"), "{what}");
                             }
                             Err(error) => {
                                 refused += 1;
@@ -1103,7 +1047,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
 
 /// That of a holder, or nothing.
 async fn record(bench: &mut Bench, owner: &str) -> String {
-    flatten(bench.command(&format!("HGET lock #{owner}")).await).concat().replace("(nil)", "")
+    flatten(bench.command(&format!("HGET lock {owner}")).await).concat().replace("(nil)", "")
 }
 
 async fn many(bench: &mut Bench, count: usize, share: &str) {
@@ -1154,7 +1098,7 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
                 assert_eq!(bench.dump().await, before);
             } else {
                 // As if the next command had been refused.
-                bench.command("HDEL lock #c:1").await;
+                bench.command("HDEL lock c:1").await;
                 assert_eq!(bench.call("shared/acquire owner=d:1 terms=2,2,3000/L").await, "held T 1 10000 2");
             }
         }
@@ -1167,7 +1111,7 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
 async fn p5_a_leave_that_is_sent_again_counts_anew() {
     limit(async {
         let mut bench = Bench::on(Server::start().await).await;
-        for place in ["", " place=!3/c:1:4/2,2,3000/L"] {
+        for place in ["", " place=c:1:4/2,2,3000/L"] {
             bench.command("FLUSHALL").await;
             bench.prepare("holds c:1 4 7 2,2").await;
             bench.prepare("holds c:2 5 8 2,2").await;
@@ -1205,8 +1149,7 @@ async fn p6_who_may_not_take_a_place_out_leaves_a_queue_that_can_be_read() {
 async fn p3_a_reader_behind_a_writer_waits() {
     limit(async {
         for mut bench in Bench::each().await {
-            let acquire =
-                |owner: &str, weight: u32| format!("shared/acquire kind=4 owner={owner} terms={weight},1024,3000/L");
+            let acquire = |owner: &str, weight: u32| format!("shared/acquire owner={owner} terms={weight},1024,3000/L");
             assert_eq!(bench.call(&acquire("d:1", 1)).await, "held T 1 10000 0");
             assert!(bench.call(&acquire("e:1", 1024)).await.starts_with("queued "));
             assert!(bench.call(&acquire("d:2", 1)).await.starts_with("queued "));
@@ -1216,18 +1159,15 @@ async fn p3_a_reader_behind_a_writer_waits() {
             // Past them: what it has already.
             let nested = format!("{} mode=1:{token} seq=6", acquire("d:1", 1));
             assert_eq!(bench.call(&nested).await, "held T 2 10000 1024");
-            bench.call("shared/release kind=4 owner=d:1 seq=9").await;
+            bench.call("shared/release owner=d:1 seq=9").await;
             assert!(!record(&mut bench, "e:1").await.is_empty());
             assert_eq!(bench.number("LLEN queue").await, 2);
             // A downgrade lets the readers in.
             let token = record(&mut bench, "e:1").await;
             let token = token.split(' ').nth(3).unwrap().to_owned();
-            assert_eq!(
-                bench.call(&format!("shared/release kind=4 owner=e:1 seq=9 special=1:{token}:1")).await,
-                "held 1 0"
-            );
+            assert_eq!(bench.call(&format!("shared/release owner=e:1 seq=9 special=1:{token}:1")).await, "held 1 0");
             assert_eq!(bench.number("EXISTS queue").await, 0);
-            assert_eq!(pairs(bench.command("HGETALL lock").await).len(), 5);
+            assert_eq!(pairs(bench.command("HGETALL lock").await).len(), 4);
         }
     })
     .await;
@@ -1244,7 +1184,7 @@ async fn at_most_256_ended_holders_are_taken_out_in_a_call() {
             // All of it is needed, so that the first calls find no room.
             for (reply, left) in [("busy 1", 344), ("busy 1", 88), ("held T 1 10000 600", 1)] {
                 assert_eq!(bench.call("shared/acquire mode=0 terms=600,600,3000/L").await, reply);
-                assert_eq!(pairs(bench.command("HGETALL lock").await).len(), left + 2, "{reply}");
+                assert_eq!(pairs(bench.command("HGETALL lock").await).len(), left + 1, "{reply}");
             }
         }
     })

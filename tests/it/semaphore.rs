@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{FairSemaphore, Kind, LockClient, LockError, Loss, RequestError, ShrinkError, UnlockError, owner};
-use futures::FutureExt;
+use fairlock::{FairSemaphore, LockClient, LockError, Loss, RequestError, ShrinkError, UnlockError, owner};
 use futures::future::join_all;
+use futures::{FutureExt, TryStreamExt};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -539,69 +539,32 @@ async fn more_than_1024_holders_wait() {
     .await;
 }
 
-/// A name is one thing at a time, in each direction, for each call.
+/// A lock, a semaphore and a read-write lock of one name have nothing to do with each other, in each direction.
 #[tokio::test]
 async fn one_name_used_as_three_kinds_at_once() {
-    fn is_other<T: std::fmt::Debug>(outcome: Result<T, LockError>, kinds: (Kind, Kind)) {
-        match outcome {
-            Err(error @ LockError::OtherKind { is, asked, .. }) => {
-                assert_eq!((is, asked), kinds);
-                assert!(!error.is_busy() && !error.is_retryable());
-            }
-            outcome => panic!("{outcome:?} instead of {kinds:?}"),
-        }
-    }
     on_each_store(async |store| {
-        let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
-        let (lock, gate, document) = (other.lock(NAME), other.semaphore(NAME, 2), other.rw_lock(NAME));
-
-        let guard = client.lock(NAME).lock().await.unwrap();
-        is_other(gate.acquire().await, (Kind::Lock, Kind::Semaphore));
-        is_other(gate.try_acquire().await, (Kind::Lock, Kind::Semaphore));
-        is_other(document.read().await, (Kind::Lock, Kind::RwLock));
-        is_other(document.try_write().await, (Kind::Lock, Kind::RwLock));
-        assert!(matches!(
-            gate.status().await,
-            Err(RequestError::OtherKind { is: Kind::Lock, asked: Kind::Semaphore, .. })
-        ));
-        assert!(matches!(document.revoke(guard.token()).await, Err(RequestError::OtherKind { .. })));
-        assert!(matches!(gate.set_permits(Some(1)).await, Err(RequestError::OtherKind { .. })));
-        assert!(guard.is_valid());
-        guard.unlock().await.unwrap();
-
-        let permit = client.semaphore(NAME, 2).acquire().await.unwrap();
-        is_other(lock.lock().await, (Kind::Semaphore, Kind::Lock));
-        is_other(lock.try_lock().await, (Kind::Semaphore, Kind::Lock));
-        is_other(document.write().await, (Kind::Semaphore, Kind::RwLock));
-        assert!(matches!(
-            lock.status().await,
-            Err(RequestError::OtherKind { is: Kind::Semaphore, asked: Kind::Lock, .. })
-        ));
-        assert!(matches!(lock.force_unlock().await, Err(RequestError::OtherKind { .. })));
-        permit.release().await.unwrap();
-
-        let reading = client.rw_lock(NAME).read().await.unwrap();
-        is_other(lock.lock().await, (Kind::RwLock, Kind::Lock));
-        is_other(gate.acquire().await, (Kind::RwLock, Kind::Semaphore));
-        reading.unlock().await.unwrap();
-
-        // Free again, it may be anything.
-        lock.lock().await.unwrap().unlock().await.unwrap();
-        gate.acquire().await.unwrap().release().await.unwrap();
-        document.write().await.unwrap().unlock().await.unwrap();
-        // One owner has it as one kind, too.
-        owner::scope(async {
-            let reading = document.read().await.unwrap();
-            is_other(lock.lock().await, (Kind::RwLock, Kind::Lock));
-            // A view of what has ended is no use of the name.
-            let view = reading.held();
-            reading.unlock().await.unwrap();
-            lock.lock().await.unwrap().unlock().await.unwrap();
-            assert!(!view.is_valid());
-        })
-        .await;
+        let client = store.connect(Timing::default()).await;
+        let (lock, gate, document) = (client.lock(NAME), client.semaphore(NAME, 2), client.rw_lock(NAME));
+        let guard = lock.lock().await.unwrap();
+        let permits = gate.acquire_many(2).await.unwrap();
+        let writing = document.write().await.unwrap();
+        assert!(client.semaphore(NAME, 2).try_acquire().await.unwrap().is_none(), "its own holders keep others out");
+        assert_eq!(lock.status().await.unwrap().holder.unwrap().token, guard.token());
+        assert_eq!(gate.status().await.unwrap().used, 2);
+        assert_eq!(document.status().await.unwrap().writer.unwrap().token, writing.token());
+        // One is taken away, and one has a number for all: the others go on.
+        assert!(lock.force_unlock().await.unwrap());
+        gate.set_permits(Some(0)).await.unwrap();
+        let again = lock.lock().await.unwrap();
+        assert!(permits.is_valid() && writing.is_valid() && again.is_valid());
+        let listed =
+            client.list("*").map_ok(|listed| (listed.kind.to_string(), listed.name)).try_collect::<Vec<_>>().await;
+        let mut listed = listed.unwrap();
+        listed.sort();
+        let kinds = ["a lock", "a read-write lock", "a semaphore"].map(|kind| (kind.to_owned(), NAME.to_owned()));
+        assert_eq!(listed, kinds);
+        gate.set_permits(None).await.unwrap();
         client.close().await.unwrap();
-        other.close().await.unwrap();
     })
     .await;
 }
@@ -908,34 +871,6 @@ async fn hand_overs_cost_no_question() {
         assert!(calls < 64 * 20 * 2 + 100, "{calls} requests for {} turns", 64 * 20);
     })
     .await;
-}
-
-/// The data is lost, and the name is taken as something else before its waiters ask again.
-#[tokio::test]
-async fn waiters_of_a_name_that_becomes_another_kind_get_an_error() {
-    let logged = Collect::default();
-    let _log = logged.clone().here();
-    in_virtual_time(async |server| {
-        server.network.delay(Duration::from_millis(1));
-        let (one, two) = (server.open(LockClient::builder()).await, server.open(LockClient::builder()).await);
-        let guard = one.lock(NAME).lock().await.unwrap();
-        let (lock, gate) = (two.lock(NAME), two.semaphore(NAME, 1));
-        let waits = tokio::spawn(async move { lock.lock().await });
-        let shown = one.lock(NAME);
-        eventually("it waits", async || shown.status().await.unwrap().waiters == 1).await;
-        server.server.flush();
-        let permit = one.semaphore(NAME, 1).acquire().await.unwrap();
-        // Its own client still waits for the lock, as far as that knows.
-        let waiting = tokio::spawn(async move { gate.acquire().await });
-        let first = waits.await.unwrap();
-        assert!(matches!(first, Err(LockError::OtherKind { is: Kind::Semaphore, asked: Kind::Lock, .. })), "{first:?}");
-        wait_for_waiters(&one.semaphore(NAME, 1), 1).await;
-        permit.release().await.unwrap();
-        waiting.await.unwrap().unwrap().release().await.unwrap();
-        assert_eq!(guard.lost().await, Loss::Gone);
-    })
-    .await;
-    assert!(logged.of("WARN", "could not leave").is_empty(), "there was nothing to leave");
 }
 
 /// `strict_restart`: what may be held on a server that has forgotten it is not given to others.

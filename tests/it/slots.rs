@@ -288,7 +288,7 @@ impl State {
             && is_shared
         {
             let (record, soon) = (format!("{} {holds} {seq} {} {TERMS}", now + 10_000, self.token), now + 10_000);
-            let fields = [format!("#{owner}"), record, "!format".into(), "3".into(), "!used".into()];
+            let fields = [owner.to_owned(), record, "!used".into()];
             let used = format!("1 1 {soon} 5 {}", self.token);
             commands.push([words(&format!("HSET {}", key("lock"))), fields.to_vec(), vec![used]].concat());
             commands.push(words(&format!("PEXPIRE {} 10000", key("lock"))));
@@ -309,9 +309,7 @@ impl State {
             }
         }
         if is_shared {
-            places
-                .iter_mut()
-                .for_each(|place| *place = format!("!3/{}", place.replace("/3000/L", &format!("/{TERMS}"))));
+            places.iter_mut().for_each(|place| *place = place.replace("/3000/L", &format!("/{TERMS}")));
         }
         if is_shared && self.tokens {
             commands.push(words(&format!("SET {} 2", key("limit"))));
@@ -497,23 +495,13 @@ const CALLS: [Call; 37] = {
         call("release", "with a copy", FIVE, &["c:1", "5", SETTINGS, "+2000 c:1:5/3000/L"]),
         call("force_unlock", "", FOUR, &["+2000us", "c", "", SETTINGS]),
         call("inspect", "", &["lock", "queue", "deadlines"], &["10"]),
-        call("shared/acquire", "waits", SHARED_SIX, &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS]),
-        call("shared/acquire", "wants two", SHARED_SIX, &["3", "+2000us", "c:1", "5", "10000", "2,5,3000/L", SETTINGS]),
-        call(
-            "shared/acquire",
-            "does not wait",
-            SHARED_SIX,
-            &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "0"],
-        ),
-        call(
-            "shared/acquire",
-            "one more",
-            SHARED_SIX,
-            &["3", "+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "1:TOKEN"],
-        ),
-        call("shared/poll", "waits", SHARED_FIVE, &["3", "c", "1", SETTINGS, "c:1:5", "c:2:11"]),
-        call("shared/poll", "names ours", SHARED_FIVE, &["3", "c", "2", SETTINGS]),
-        call("shared/leave", "with a copy", SHARED_SIX, &["3", "+2000", "c:1", "5", "!3/c:1:5/1,5,3000/L", SETTINGS]),
+        call("shared/acquire", "waits", SHARED_SIX, &["+2000us", "c:1", "5", "10000", TERMS, SETTINGS]),
+        call("shared/acquire", "wants two", SHARED_SIX, &["+2000us", "c:1", "5", "10000", "2,5,3000/L", SETTINGS]),
+        call("shared/acquire", "does not wait", SHARED_SIX, &["+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "0"]),
+        call("shared/acquire", "one more", SHARED_SIX, &["+2000us", "c:1", "5", "10000", TERMS, SETTINGS, "1:TOKEN"]),
+        call("shared/poll", "waits", SHARED_FIVE, &["c", "1", SETTINGS, "c:1:5", "c:2:11"]),
+        call("shared/poll", "names ours", SHARED_FIVE, &["c", "2", SETTINGS]),
+        call("shared/leave", "with a copy", SHARED_SIX, &["+2000", "c:1", "5", "c:1:5/1,5,3000/L", SETTINGS]),
         call("shared/renew", "", &["lock"], &["c:1", "TOKEN", "10000", "0"]),
         call(
             "shared/give",
@@ -521,12 +509,12 @@ const CALLS: [Call; 37] = {
             &["lock", "tokens", TOMBSTONE],
             &["+2000us", "c:1", "5", "TOKEN", "c-5:0", "1", "10000", TERMS, "60000"],
         ),
-        call("shared/release", "to 0", SHARED_SIX, &["3", "c:1", "5", SETTINGS]),
-        call("shared/release", "to 1", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "1:TOKEN:1"]),
-        call("shared/release", "with a copy", SHARED_SIX, &["3", "c:1", "5", SETTINGS, "+2000 !3/c:1:5/1,5,3000/L"]),
-        call("shared/force_unlock", "", SHARED_FIVE, &["3", "+2000us", "c", "TOKEN", SETTINGS]),
-        call("shared/set_limit", "", SHARED_FIVE, &["3", "+2000us", "c", "3", SETTINGS]),
-        call("shared/inspect", "", &["lock", "queue", "deadlines", "limit"], &["3", "10"]),
+        call("shared/release", "to 0", SHARED_SIX, &["c:1", "5", SETTINGS]),
+        call("shared/release", "to 1", SHARED_SIX, &["c:1", "5", SETTINGS, "1:TOKEN:1"]),
+        call("shared/release", "with a copy", SHARED_SIX, &["c:1", "5", SETTINGS, "+2000 c:1:5/1,5,3000/L"]),
+        call("shared/force_unlock", "", SHARED_FIVE, &["+2000us", "c", "TOKEN", SETTINGS]),
+        call("shared/set_limit", "", SHARED_FIVE, &["+2000us", "c", "3", SETTINGS]),
+        call("shared/inspect", "", &["lock", "queue", "deadlines", "limit"], &["10"]),
     ]
 };
 

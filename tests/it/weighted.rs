@@ -242,7 +242,7 @@ impl Run {
     }
 
     async fn token(&mut self, owner: &str) -> u64 {
-        let record = flatten(self.bench.command(&format!("HGET lock #{owner}")).await).concat();
+        let record = flatten(self.bench.command(&format!("HGET lock {owner}")).await).concat();
         record.split(' ').nth(3).map_or(7, |token| token.parse().unwrap())
     }
 
@@ -294,7 +294,7 @@ impl Run {
                 let Place { owner, seq, weight, limit } = place.clone();
                 let terms = format!("{weight},{limit},3000/L");
                 let words =
-                    self.call(&format!("shared/leave owner={owner} seq={seq} place=!3/{owner}:{seq}/{terms}")).await;
+                    self.call(&format!("shared/leave owner={owner} seq={seq} place={owner}:{seq}/{terms}")).await;
                 // What has neither a hold nor a ticket was perhaps ended by a copy that was refused: all are counted anew.
                 let has_left = self.oracle.queue.iter().all(|other| other.ticket() != place.ticket());
                 if has_left && !self.oracle.holders.contains_key(&owner) {
@@ -374,7 +374,7 @@ impl Run {
 
     /// As if its time had passed: the record, and the bound of the ends.
     async fn end_lease(&mut self, owner: &str) {
-        let record = flatten(self.bench.command(&format!("HGET lock #{owner}")).await).concat();
+        let record = flatten(self.bench.command(&format!("HGET lock {owner}")).await).concat();
         let summary = flatten(self.bench.command("HGET lock !used").await).concat();
         let past = (self.bench.now().await - 5).to_string();
         let replaced = |text: &str, index: usize| {
@@ -382,7 +382,7 @@ impl Run {
             words[index] = &past;
             words.join("~")
         };
-        let command = format!("HSET lock #{owner} {} !used {}", replaced(&record, 0), replaced(&summary, 2));
+        let command = format!("HSET lock {owner} {} !used {}", replaced(&record, 0), replaced(&summary, 2));
         self.bench.command(&command).await;
     }
 
@@ -397,21 +397,23 @@ impl Run {
             if field == "!used" {
                 summary = Some((words[0].parse::<u32>().unwrap(), words[1].parse::<usize>().unwrap()));
             }
-            let Some(owner) = field.strip_prefix('#') else { continue };
+            if field.starts_with('!') {
+                continue;
+            }
             let [ends, holds, seq, token, weight, limit, _] = words[..] else { panic!("{pair}") };
             let ended = ends.parse::<i64>().unwrap() <= now;
             let (weight, limit) = (weight.parse().unwrap(), limit.parse().unwrap());
             let held = Held { holds: holds.parse().unwrap(), seq: seq.parse().unwrap(), weight, limit, ended };
             used += held.weight;
             tokens.push(token.parse::<u64>().unwrap());
-            found.insert(owner.to_owned(), held);
+            found.insert(field.to_owned(), held);
         }
         let places = flatten(self.bench.command("LRANGE queue 0 -1").await);
         let shown: Vec<_> = self
             .oracle
             .queue
             .iter()
-            .map(|place| format!("!3/{}/{},{},3000/L", place.ticket(), place.weight, place.limit))
+            .map(|place| format!("{}/{},{},3000/L", place.ticket(), place.weight, place.limit))
             .collect();
         let story = || self.story.join("\n");
         assert_eq!(found, self.oracle.holders, "holders\n{}", story());
@@ -461,7 +463,7 @@ fn of_one(call: &str) -> String {
     let mut words: Vec<String> = rest.split(' ').map(str::to_owned).collect();
     for word in &mut words {
         if let Some(place) = word.strip_prefix("place=") {
-            *word = format!("place=!3/{}/1,1,3000/L", place.split('/').next().unwrap());
+            *word = format!("place={}/1,1,3000/L", place.split('/').next().unwrap());
         }
         if let Some(rest) = word.strip_prefix("special=") {
             *word = format!("special={rest}:1");
@@ -505,10 +507,10 @@ async fn held_and_queued(bench: &mut Bench) -> (Option<(String, String, String)>
         // A record begins with its end.
         let holds = words.nth(grant.is_none().into()).unwrap().to_owned();
         let seq = grant.map_or_else(|| words.next(), |grant| grant.split(' ').next()).unwrap();
-        (field.trim_start_matches('#').to_owned(), holds, seq.to_owned())
+        (field.clone(), holds, seq.to_owned())
     });
     let places = flatten(bench.command("LRANGE queue 0 -1").await);
-    let ticket = |place: &String| place.trim_start_matches("!3/").split('/').next().unwrap().to_owned();
+    let ticket = |place: &String| place.split('/').next().unwrap().to_owned();
     (held, places.iter().map(ticket).collect())
 }
 
@@ -559,7 +561,7 @@ async fn a_semaphore_of_one_answers_as_a_lock_does() {
                 continue;
             }
             let token = lock.lock_token().await.unwrap_or("7".into());
-            let record = flatten(semaphore.command(&format!("HGET lock #{}", one_of_them())).await).concat();
+            let record = flatten(semaphore.command(&format!("HGET lock {}", one_of_them())).await).concat();
             let shared_token = record.split(' ').nth(3).unwrap_or("7").to_owned();
             let answers = (
                 lock.raw_call(&call.replace('@', &token)).await.unwrap(),

@@ -7,22 +7,21 @@ local SERVED_AT_MOST = 32
 
 -- One more holder, with its lease (ms).
 local function let_in(found, room, winner)
-  local field = '#' .. winner.owner
-  found.winners[#found.winners + 1], found.of[#found.winners + 1] = winner, field
-  found.has_won[field] = winner.seq
+  found.winners[#found.winners + 1] = winner
+  found.has_won[winner.owner] = winner.seq
   count(room, winner.weight)
 end
 
 -- Whether the owner has a hold from this attempt, which a script let in before it was refused, or from a later one: a copy of its
 -- acquire came late and queued behind it (P1: the record must stay). An owner that comes in anew has lost its earlier hold, which
 -- counts no longer.
-local function is_over(room, field, seq)
-  local record = room.exists and room.weights[field] ~= 0 and read('HGET', lock, field)
+local function is_over(room, owner, seq)
+  local record = room.exists and room.weights[owner] ~= 0 and read('HGET', lock, owner)
   local ends, _, attempt, _, _, weight = string.match(record or '', RECORD)
   if not attempt then return false end
   if tonumber(attempt) >= tonumber(seq) and tonumber(ends) > now then return true end
-  room.used, room.holders = room.used - (room.weights[field] or tonumber(weight)), room.holders - 1
-  room.weights[field] = 0
+  room.used, room.holders = room.used - (room.weights[owner] or tonumber(weight)), room.holders - 1
+  room.weights[owner] = 0
   return false
 end
 
@@ -31,7 +30,7 @@ end
 -- keep their places.
 local function look(places, heard, room)
   local found = {
-    places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false, winners = {}, of = {},
+    places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false, winners = {},
     has_won = {}, taken = {}, stops = frozen,
   }
   --#paste skipped
@@ -49,19 +48,18 @@ local function look(places, heard, room)
         local owner, client, seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
         if not owner then refuse_place(place) end
         weight = tonumber(weight)
-        local field = '#' .. owner
         -- One that comes in may have a second place: its ticket was lost, and it queued again. That place must not hide those behind it.
-        if found.has_won[field] ~= seq then
+        if found.has_won[owner] ~= seq then
           local is_room, more = has_room(room, weight, its_limit)
           -- A second ticket of one owner would replace the hold of the first.
-          found.more = is_room and (#found.winners == SERVED_AT_MOST or found.has_won[field]) or more
+          found.more = is_room and (#found.winners == SERVED_AT_MOST or found.has_won[owner]) or more
           if found.more or not is_room then
             found.stops, found.passed = true, at
             break
           end
           -- P6: a grant ends with its client's deadline.
           local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
-          if not is_over(room, field, seq) then
+          if not is_over(room, owner, seq) then
             let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
           end
         end
@@ -103,7 +101,7 @@ local function serve(found, room, own)
   for i, winner in ipairs(winners) do
     local ends = math.floor(now) + winner.lease
     winner.token = string.format('%d', token + i - 1)
-    room.set[#room.set + 1] = found.of[i]
+    room.set[#room.set + 1] = winner.owner
     room.set[#room.set + 1] = string.format('%d', ends) .. ' 1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. winner.terms
     soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
   end
@@ -118,7 +116,7 @@ local function serve(found, room, own)
     -- Ended holds are taken out first: what a refusal leaves is counted too high, and never too low (P1).
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
     local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. limit_before .. ' ' .. last_token
-    call('HSET', lock, '!format', kind, '!used', summary, unpack(room.set))
+    call('HSET', lock, '!used', summary, unpack(room.set))
     if longest > 0 and (room.holders == #winners or call('PTTL', lock) < longest) then call('PEXPIRE', lock, string.format('%d', longest)) end
   elseif room.holders <= 0 and room.exists then
     call('DEL', lock)
@@ -127,7 +125,7 @@ local function serve(found, room, own)
   for _, winner in ipairs(winners) do
     local ticket = winner.owner .. ':' .. winner.seq
     -- R7, as in lib/hand_over.lua.
-    local message = 'grant ' .. winner.token .. ' ' .. winner.lease .. ' ' .. MARK .. ticket .. ' ' .. lock
+    local message = 'grant ' .. winner.token .. ' ' .. winner.lease .. ' ' .. ticket .. ' ' .. lock
     if ticket ~= own then redis.pcall('PUBLISH', channel .. winner.client, message) end
   end
 

@@ -6,7 +6,7 @@ if soon and longer < tonumber(soon) then
   set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest
 end
 call('HSET', lock, unpack(set))
--- The key of a single holder ends with it: the name is free then, and may be used as another kind.
+-- The key of a single holder ends with it.
 if holders == '1' or call('PTTL', lock) < longer - now then call('PEXPIRE', lock, string.format('%d', longer - now)) end
 -- P2, as for a lock.
 if tokens and call('PEXPIRE', tokens, token_ttl) == 0 then call('SET', tokens, token, 'PX', token_ttl) end

@@ -2,17 +2,18 @@
 --#include read
 --#include format
 --#include fields
--- How much of a shared name is taken, and by whom. Uses: lock, limit, kind, field (the record to read too).
+-- How much of a shared name is taken, and by whom. Uses: lock, limit, owner (whose record to read).
 local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
 
-local fields, set_limit = read('HMGET', lock, field, '!format', '!used'), read('GET', limit)
-local used, holders, soon, limit_before, last_token = string.match(fields[3] or '', SUMMARY)
-if (fields[2] ~= kind or not used) and call('EXISTS', lock) == 1 then refuse_hash() end
+local fields, set_limit = read('HMGET', lock, owner, '!used'), read('GET', limit)
+local used, holders, soon, limit_before, last_token = string.match(fields[2] or '', SUMMARY)
+if not used then refuse_foreign_hash() end
 if fields[1] and not string.find(fields[1], RECORD) then refuse_hash() end
-if set_limit and kind == '4' then refuse('3', limit) end
-if set_limit and not string.find(set_limit, '^%d+$') then refuse(nil, limit) end
+if set_limit and not string.find(set_limit, '^%d+$') then
+  error({ err = 'ERR fairlock: the key \'' .. limit .. '\' does not hold a limit of fairlock; delete it' })
+end
 
--- `record`: that of the field asked for; `set_limit`: the limit for all clients, if there is one. `gone`: fields that this call takes
+-- `record`: that of the owner asked for; `set_limit`: the limit for all clients, if there is one. `gone`: fields that this call takes
 -- out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for a hold that ends; `new` holders are not
 -- in the hash yet, with the weight `of_new`.
 local room = {
@@ -56,7 +57,7 @@ local function take_out_ended(room)
       if ends then
         used, holders = used + (changed or weight), holders + 1
         if not soon or ends < soon then soon = ends end
-      elseif string.sub(field, 1, 1) == '#' then
+      elseif string.sub(field, 1, 1) ~= '!' then
         refuse_hash()
       end
     end

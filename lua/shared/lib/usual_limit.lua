@@ -1,4 +1,4 @@
--- The limit that is set for all clients, in the usual cases. Pasted in place. Uses: limit, kind, set (which gets it).
+-- The limit that is set for all clients, in the usual cases. Pasted in place. Uses: limit, set (which gets it).
 -- With a malformed limit no caller has room here, and it is refused later.
 local given = redis.pcall('GET', limit)
-set = given and (kind == '3' and type(given) == 'string' and string.match(given, '^%d+$') or '0')
+set = given and (type(given) == 'string' and string.match(given, '^%d+$') or '0')

@@ -110,7 +110,6 @@ impl Acquire<'_> {
         let tombstone = self.keys.tombstone(self.owner);
         let keys = runner.queue_keys(self.keys, Some(&tombstone));
         let args = [
-            arg("kind", kind.format()),
             // In microseconds: a script has the time as a text with that many digits.
             arg("not_after", not_after.saturating_mul(1000)),
             arg("owner", self.owner),

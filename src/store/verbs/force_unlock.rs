@@ -40,7 +40,6 @@ impl ForceUnlock<'_> {
         let keys = runner.queue_keys(self.keys, None);
         let expected = self.expected.map(|token| token.to_string()).unwrap_or_default();
         let args = [
-            arg("kind", kind.format()),
             // A copy that is served late would end the lock of the next holder (decision 6).
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
             arg("caller", &runner.client),

@@ -83,8 +83,7 @@ impl Give<'_> {
         ];
         let earlier = *copies_until;
         *copies_until = earlier.max(not_after);
-        let script = if kind.is_shared() { &SHARED } else { &SCRIPT };
-        let outcome = runner.run(admitted, Call::new(script, &keys, &args)).await;
+        let outcome = runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await;
         if !matches!(outcome, Err(RequestError::Unanswered(_))) {
             *copies_until = earlier;
         }
@@ -93,8 +92,6 @@ impl Give<'_> {
 }
 
 impl Decode for Gave {
-    const OTHER_KIND: Option<Self> = Some(Self::Lost);
-
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "given" => Self::Given { lease_left: fields.millis()?, weight: fields.last_natural()? },

@@ -67,7 +67,7 @@ impl Inspect<'_> {
             runner.is_strict().then_some(key("boot", &runner.boot_key)),
         ]);
         // With a bound: Redis serves no one else while it runs a script.
-        let args = [arg("kind", kind.format()), arg("most", self.most)];
+        let args = [arg("most", self.most)];
         runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await
     }
 }

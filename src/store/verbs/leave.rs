@@ -26,12 +26,10 @@ pub struct Leave<'a> {
     pub copies_until: i64,
 }
 
-pub enum Left {
-    Gone {
-        more: bool,
-    },
-    /// The name is of another kind by now, so nothing is left there, unless a late copy comes.
-    OtherKind,
+/// Nothing of the attempt is left.
+pub struct Left {
+    /// A live ticket may wait behind the places that one call reads.
+    pub more: bool,
 }
 
 impl Leave<'_> {
@@ -42,7 +40,6 @@ impl Leave<'_> {
         let tombstone = self.keys.tombstone(self.owner);
         let keys = runner.queue_keys(self.keys, Some(&tombstone));
         let args = [
-            arg("kind", kind.format()),
             arg("copies_until", self.copies_until),
             arg("owner", self.owner),
             arg("seq", self.seq),
@@ -54,17 +51,15 @@ impl Leave<'_> {
 }
 
 impl Decode for Left {
-    const OTHER_KIND: Option<Self> = Some(Self::OtherKind);
-
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             // Both mean that nothing of the attempt is left (R4). A retry whose first copy was served
             // hears `gone`.
             "freed" => {
                 let _token = fields.token()?;
-                Ok(Self::Gone { more: fields.flag()? })
+                Ok(Self { more: fields.flag()? })
             }
-            "gone" => Ok(Self::Gone { more: fields.flag()? }),
+            "gone" => Ok(Self { more: fields.flag()? }),
             _ => unknown_status(status),
         }
     }

@@ -66,7 +66,6 @@ impl Poll<'_> {
         let waits = if self.names_ours { 2 } else { u64::from(self.waits) };
         let mut args = Vec::with_capacity(4 + self.tickets.len());
         args.extend([
-            arg("kind", kind.format()),
             // This client may be first in line. It reads the reply, so it counts as reachable even
             // while its subscription is down (decision 5).
             arg("caller", &runner.client),

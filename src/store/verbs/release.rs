@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::store::Priority;
 use crate::store::call::{Arg, Call, arg};
 use crate::store::error::RequestError;
-use crate::store::keys::Keys;
+use crate::store::keys::{Keys, place};
 use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
 use crate::store::runner::{Answer, Runner};
 use crate::store::script::Script;
@@ -49,8 +49,6 @@ pub enum Released {
     },
     /// Not held under this token, or a later request of the owner was served before.
     Lost,
-    /// The name is of another kind by now, so nothing of the owner is there.
-    OtherKind,
 }
 
 impl Release<'_> {
@@ -73,12 +71,11 @@ impl Release<'_> {
             special = format!("{}:{}", self.holds, self.token);
         } else if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
-            special = format!("{} {}", self.copies_until, self.keys.place(self.owner, self.attempt, self.terms));
+            special = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
         }
         // Left out and not sent empty: see `SentKeys`.
         let keys = runner.queue_keys(self.keys, Some(&*tombstone).filter(|tombstone| !tombstone.is_empty()));
         let args = [
-            arg("kind", kind.format()),
             arg("owner", self.owner),
             arg("seq", self.seq),
             arg("settings", Arg::Channel(&runner.settings)),
@@ -91,8 +88,6 @@ impl Release<'_> {
 }
 
 impl Decode for Released {
-    const OTHER_KIND: Option<Self> = Some(Self::OtherKind);
-
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
             "freed" => Self::Freed { token: fields.token()?, more: fields.flag()? },

@@ -68,15 +68,13 @@ impl Renew<'_> {
         ];
         // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
         let unused = usize::from(!self.remember);
-        let script = if kind.is_shared() { &SHARED } else { &SCRIPT };
-        let call = Call::new(script, &keys[..keys.len() - unused], &args[..args.len() - unused]);
+        let (keys, args) = (&keys[..keys.len() - unused], &args[..args.len() - unused]);
+        let call = Call::of(*kind, [&SCRIPT, &SHARED], keys, args);
         runner.run(admitted, call).await
     }
 }
 
 impl Decode for Renewed {
-    const OTHER_KIND: Option<Self> = Some(Self::Lost);
-
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
             "renewed" => Ok(Self::Renewed { lease_left: fields.millis()? }),

@@ -29,12 +29,11 @@ pub enum LimitSet {
 impl SetLimit<'_> {
     /// May be repeated: a second run sets the same.
     pub async fn run(&self, runner: &Runner) -> Result<Answer<LimitSet>, RequestError> {
-        let Keys { kind, lock, .. } = self.keys;
+        let lock = &self.keys.lock;
         let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
         let keys = runner.queue_keys(self.keys, None);
         let permits = self.limit.map(|limit| limit.to_string()).unwrap_or_default();
         let args = [
-            arg("kind", kind.format()),
             // A copy that is served late would undo what another client has set since.
             arg("not_after", runner.not_after(lock).saturating_mul(1000)),
             arg("caller", &runner.client),

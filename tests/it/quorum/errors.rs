@@ -257,35 +257,6 @@ async fn what_a_majority_refuses_for_good_is_refused() {
     .await;
 }
 
-/// As a server that refuses the name: one of three keeps nobody out.
-#[tokio::test]
-async fn where_one_server_has_the_name_as_another_kind_the_others_are_enough() {
-    on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
-        let client = embedded(quick(), servers);
-        let lock = client.lock("x");
-        let mut permits = Vec::new();
-        for server in [0, 2] {
-            let alone = Timing::default().builder().embedded(&servers[server].server).unwrap();
-            permits.push(alone.semaphore("x", 1).acquire().await.unwrap());
-            for waits in [true, false] {
-                let outcome = if waits { lock.lock().await.map(Some) } else { lock.try_lock().await };
-                match outcome {
-                    Ok(Some(guard)) if permits.len() == 1 => {
-                        assert_eq!(guard.servers(), [1, 2]);
-                        guard.unlock().await.unwrap();
-                    }
-                    Err(LockError::OtherKind { .. }) if permits.len() == 2 => {}
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-        for permit in permits {
-            permit.release().await.unwrap();
-        }
-    })
-    .await;
-}
-
 /// One server refused before the call waited at another one, and was mended meanwhile.
 #[tokio::test]
 async fn a_refusal_from_before_a_wait_does_not_count() {

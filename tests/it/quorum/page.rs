@@ -12,7 +12,7 @@ use crate::support::{Embedded, Timing, eventually, on_several_in_virtual_time};
 
 async fn names(client: &LockClient) -> Vec<String> {
     let locks: Vec<_> = client.list("*").try_collect().await.unwrap();
-    let mut names: Vec<_> = locks.iter().map(|lock| lock.name().to_owned()).collect();
+    let mut names: Vec<_> = locks.iter().map(|lock| lock.name.clone()).collect();
     names.sort();
     names
 }

@@ -184,7 +184,7 @@ fn p3_a_reader_passes_a_writer_that_waits() {
 fn p5_a_limit_that_stays() {
     let mut story = Story::new();
     story.shares(1000, 1100, "a.1", ONE, 1);
-    story.line(31_000, "driver", "left", r#""keys":["fairlock:{n:x}:limit"]"#);
+    story.line(31_000, "driver", "left", r#""keys":["fairlock:{s:x}:limit"]"#);
     assert_eq!(story.finds(), ["P5"]);
 }
 

@@ -25,13 +25,12 @@ struct Last {
 impl Asked {
     pub fn note(&mut self, ran: &Ran<'_>) {
         let Ok(reply) = &ran.reply else { return };
-        // Most requests for a shared name say of which kind it is, in front of these words.
-        let (script, kind) = ran.script.strip_prefix("shared/").map_or((ran.script, 0), |script| (script, 1));
+        let script = ran.script.strip_prefix("shared/").unwrap_or(ran.script);
         let word = |index: usize| ran.args.get(index).map_or("", String::as_str);
-        self.hear(ran, script, word(6 + kind));
+        self.hear(ran, script, word(6));
         let (owner, seq) = match script {
-            "acquire" | "leave" => (2 + kind, 3 + kind),
-            "release" => (1 + kind, 2 + kind),
+            "acquire" | "leave" => (2, 3),
+            "release" => (1, 2),
             "give" if reply[0] == "given" => (2, 3),
             _ => return,
         };

@@ -44,15 +44,13 @@ fn traces(server: &EmbeddedServer, client: &str) -> BTreeSet<Trace> {
     let mut found = BTreeSet::new();
     for key in server.keys() {
         for field in command(server, &["HGETALL", &key]) {
-            // The mark of shared names.
-            let owner = field.trim_start_matches('#');
-            if owner.starts_with(&of_it) {
-                found.insert((key.clone(), owner.to_owned(), None));
+            if field.starts_with(&of_it) {
+                found.insert((key.clone(), field, None));
             }
         }
         let Some(name) = key.strip_suffix(":queue") else { continue };
         for place in command(server, &["LRANGE", &key, "0", "-1"]) {
-            let ticket = ticket_in(&place);
+            let ticket = ticket_of(&place);
             // Either half of a place alone is nothing: the other one was deleted by hand.
             let waits = || command(server, &["ZMSCORE", &format!("{name}:deadlines"), ticket]) != [""];
             if let Some((owner, seq)) = ticket.rsplit_once(':').filter(|_| ticket.starts_with(&of_it) && waits()) {
@@ -61,10 +59,4 @@ fn traces(server: &EmbeddedServer, client: &str) -> BTreeSet<Trace> {
         }
     }
     found
-}
-
-/// A place of a shared name begins with its kind.
-fn ticket_in(place: &str) -> &str {
-    let marked = place.strip_prefix('!').and_then(|marked| marked.split_once('/'));
-    ticket_of(marked.map_or(place, |(_, place)| place))
 }

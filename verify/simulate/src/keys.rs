@@ -44,9 +44,10 @@ pub struct Place {
     pub has_ticket: bool,
 }
 
-/// The key of the lock with this name.
+/// The key of the lock with this name, or of the semaphore (`sem0`), or of the read-write lock (`rw0`).
 pub fn key_of(name: &str) -> String {
-    format!("fairlock:{{n:{name}}}")
+    let letter = name.chars().next().filter(|letter| matches!(letter, 's' | 'r')).unwrap_or('n');
+    format!("fairlock:{{{letter}:{name}}}")
 }
 
 pub fn name_of(lock_key: &str) -> &str {

@@ -116,7 +116,7 @@ impl<'a> Line<'a> {
 
 /// The lock that a text is about: `lock0` of `fairlock:{n:lock0}`.
 fn lock_in(text: &str) -> Option<&str> {
-    text.split_once("{n:")?.1.split('}').next()
+    text.split_once("fairlock:{")?.1.split_once(':')?.1.split('}').next()
 }
 
 /// Owners, tokens and actors: what a violation is about.

@@ -104,6 +104,6 @@ fn describe(ran: &Ran<'_>) -> String {
         Err(refusal) => refusal.clone(),
     };
     // The settings have spaces.
-    let request: Vec<_> = ran.args.iter().skip(2).filter(|word| !word.contains(' ')).cloned().collect();
+    let request: Vec<_> = ran.args.iter().skip(1).filter(|word| !word.contains(' ')).cloned().collect();
     format!("{} from {} on {} -> {reply}", request.join(" "), ran.client, ran.keys[0])
 }

@@ -30,13 +30,13 @@ fn is_counted_anew(ran: &Ran<'_>, before: &Keys) -> bool {
     let args = ran.args;
     match bare(ran.script) {
         // A hold that goes on was made smaller.
-        "release" => !before.records.contains_key(&args[2]) && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "gone"),
+        "release" => !before.records.contains_key(&args[1]) && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "gone"),
         // Known by its tombstone, which lives for that long at least.
         "leave" => {
-            !before.records.contains_key(&args[3]) && args[2].parse().is_ok_and(|until: i64| until * 1000 > ran.at)
+            !before.records.contains_key(&args[2]) && args[1].parse().is_ok_and(|until: i64| until * 1000 > ran.at)
         }
         _ => {
-            args[4].parse().is_ok_and(|token| before.under(token).is_none())
+            args[3].parse().is_ok_and(|token| before.under(token).is_none())
                 && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "free")
         }
     }
@@ -51,9 +51,9 @@ type Repeated = [String; 3];
 /// `None`: a request of another kind.
 fn repeated(ran: &Ran<'_>) -> Option<Repeated> {
     let (one, other) = match bare(ran.script) {
-        "release" => (2, 3),
-        "leave" => (3, 4),
-        "force_unlock" => (4, 4),
+        "release" => (1, 2),
+        "leave" => (2, 3),
+        "force_unlock" => (3, 3),
         _ => return None,
     };
     Some([bare(ran.script), ran.args.get(one)?, ran.args.get(other)?].map(str::to_owned))
@@ -525,9 +525,9 @@ impl SharedChecker {
         }
         let number = |index: usize| ran.args.get(index).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
         match script {
-            "leave" => drop(self.left.insert((name.to_owned(), ran.args[3].clone()), number(4))),
-            "release" if ran.args.get(5).is_some_and(|special| special.starts_with("0:")) => {
-                self.left.insert((name.to_owned(), ran.args[2].clone()), number(3));
+            "leave" => drop(self.left.insert((name.to_owned(), ran.args[2].clone()), number(3))),
+            "release" if ran.args.get(4).is_some_and(|special| special.starts_with("0:")) => {
+                self.left.insert((name.to_owned(), ran.args[1].clone()), number(2));
             }
             "give" => {
                 let (from, token, to, attempt) = (&ran.args[2], number(4), &ran.args[5], number(6));
@@ -586,7 +586,7 @@ impl SharedChecker {
             return;
         }
         // A release by a handle names no client that waits.
-        let caller = if bare(ran.script) == "release" { crate::keys::client_of(&ran.args[2]) } else { ran.client };
+        let caller = if bare(ran.script) == "release" { crate::keys::client_of(&ran.args[1]) } else { ran.client };
         if let Some(first) = self.first_that_fits(name, keys, server_ms, caller) {
             // Its ticket was deleted by hand, and this call has made it again, behind its look at the queue. The next one serves it.
             let is_back = |place: &Place| place.is_of(&first.owner, first.seq) && !place.has_ticket;

@@ -67,7 +67,7 @@ impl Keys {
         for field in ask(nodes, &["HGETALL", name]).chunks(2) {
             let words: Vec<_> = field[1].split([' ', ',', '/']).collect();
             let number = |index: usize| words.get(index).and_then(|word: &&str| word.parse::<u64>().ok()).unwrap_or(0);
-            if let Some(owner) = field[0].strip_prefix('#') {
+            if !field[0].starts_with('!') {
                 let record = Record {
                     ends: number(0) as i64,
                     holds: number(1) as u32,
@@ -76,17 +76,17 @@ impl Keys {
                     weight: number(4) as u32,
                     limit: number(5) as u32,
                 };
-                keys.records.insert(owner.to_owned(), record);
+                keys.records.insert(field[0].clone(), record);
             } else if field[0] == "!used" {
                 keys.used = Some((number(0) as u32, number(1) as u32));
             }
         }
         let places = ask(nodes, &["LRANGE", &queue, "0", "-1"]);
-        // `!3/<owner>:<seq>/<weight>,<limit>,<grant_ttl>/<label>`
+        // `<owner>:<seq>/<weight>,<limit>,<grant_ttl>/<label>`
         let parsed: Vec<_> = places
             .iter()
             .filter_map(|place| {
-                let mut parts = place.splitn(4, '/').skip(1);
+                let mut parts = place.splitn(3, '/');
                 let (owner, seq) = parts.next()?.rsplit_once(':')?;
                 let mut terms = parts.next()?.split(',');
                 let mut number = || terms.next().and_then(|word| word.parse::<u32>().ok());
