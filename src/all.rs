@@ -9,7 +9,7 @@ use futures::future::{BoxFuture, join_all, select_all};
 use tokio::time::sleep;
 
 use crate::client::LockClient;
-use crate::engine::last_error::is_only_late;
+use crate::engine::last_answer::is_only_late;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;

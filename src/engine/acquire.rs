@@ -3,7 +3,6 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -24,7 +23,7 @@ use crate::store::Priority;
 use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
 use crate::store::clock::{is_over, now};
-use crate::store::error::{Cause, Fault, RequestError};
+use crate::store::error::RequestError;
 use crate::store::keys::Share;
 use crate::store::runner::Answer;
 use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
@@ -52,8 +51,6 @@ pub struct AcquireRequest<'a> {
     pub attach: Option<&'a Detached>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
-    /// It has its owner's turn, which another call may keep from it.
-    pub has_turn: AtomicBool,
     /// How much of the name it wants.
     pub share: Share,
     /// When it was called.
@@ -79,9 +76,9 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
         let turn = match kept.take() {
             Some(turn) => turn,
             None => {
-                request.has_turn.store(false, Ordering::Relaxed);
                 let Some(turn) = take_turn(request).await? else { return Ok(None) };
-                request.has_turn.store(true, Ordering::Relaxed);
+                // What another call of this owner was told is older than this one.
+                request.entry.last_answer.own();
                 turn
             }
         };
@@ -126,14 +123,12 @@ fn refuse_upgrade(request: &AcquireRequest<'_>) -> Result<(), LockError> {
 
 /// `None`: the request is not to wait, and another call of this owner has the turn, and waits behind others.
 async fn take_turn(request: &AcquireRequest<'_>) -> Result<Option<OwnersTurn>, LockError> {
-    let AcquireRequest { engine, entry, limit, .. } = request;
-    let Some(limit) = *limit else { return Ok(Some(entry.turn().await)) };
-    let runner = &engine.context.runner;
+    let entry = &request.entry;
+    let Some(limit) = request.limit else { return Ok(Some(entry.turn().await)) };
     // The turn may belong to a release, after which the lock is free. So `try_lock` waits for it too.
-    match Box::pin(entry.turn_in_time(limit, runner)).await {
-        Ok(turn) => Ok(Some(turn)),
-        Err(_) if entry.is_behind_others(runner) => Ok(None),
-        Err(cause) => Err(LockError::Unreachable(cause)),
+    match Box::pin(entry.turn_in_time(limit)).await {
+        Some(turn) => Ok(Some(turn)),
+        None => request.not_in_time(),
     }
 }
 
@@ -148,11 +143,21 @@ impl Named for &AcquireRequest<'_> {
 }
 
 impl AcquireRequest<'_> {
-    /// Waits until a request may be sent. The caller's limit may end this wait and that for the answer, and the error must
-    /// then say how far it was: nothing was sent yet, or the server is silent (decision 42).
+    /// Waits until a request may be sent.
     async fn admit(&self) -> Result<Arc<InFlight>, RequestError> {
-        self.entry.last_error.request_waits();
         self.engine.context.runner.admit(&self.entry.keys.lock, Priority::Normal, self.limit).await
+    }
+
+    pub fn out_of_time(&self) -> LockError {
+        self.entry.out_of_time(&self.engine.context.runner)
+    }
+
+    /// The outcome of a `try_lock` that is out of time. `None`: others have the lock.
+    fn not_in_time<T>(&self) -> Result<Option<T>, LockError> {
+        match self.out_of_time() {
+            LockError::Timeout => Ok(None),
+            error => Err(error),
+        }
     }
 
     /// A pause, but not beyond the time of the call.
@@ -163,8 +168,8 @@ impl AcquireRequest<'_> {
 
     /// The pause before a request is repeated, unless the error or the time ends the call.
     async fn pause_after(&self, error: RequestError, backoff: &mut Backoff) -> Result<(), LockError> {
-        self.entry.last_error.note(error.clone())?;
-        if backoff.pause_until(self.limit, &error).await { Ok(()) } else { Err(self.entry.last_error.unreachable()) }
+        self.entry.last_answer.note(error.clone())?;
+        if backoff.pause_until(self.limit, &error).await { Ok(()) } else { Err(self.out_of_time()) }
     }
 
     /// `before`: the limit of the client that holds or waits before this call; 0 if there is none.
@@ -223,7 +228,6 @@ async fn reenter(
         hold.set_unsettled();
         let asking = async {
             let admitted = request.admit().await?;
-            entry.last_error.request_sent();
             acquire.run(&context.runner, admitted, &mut 0).await
         };
         let answer = match asking.await {
@@ -234,7 +238,7 @@ async fn reenter(
             }
         };
         if !matches!(answer.body, Acquired::Late) {
-            entry.last_error.answered();
+            entry.last_answer.own();
         }
         match answer.body {
             Acquired::Held { holds, lease_left, .. } => {
@@ -292,11 +296,9 @@ async fn first_hold(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, L
         // the end of the queue. Dropping the old one leaves, in case something of it is still there.
         drop(attempt);
         Box::pin(request.pause(&mut backoff)).await;
-        // A limited call has no place to lose. It had the lock, and that stayed in doubt, or its future was not polled to take it.
+        // A limited call has no place to lose. It had the lock, and could not rely on it in time.
         if is_over(request.limit) {
-            let not_polled = || Arc::new(Fault::NotPolled) as Cause;
-            let cause = request.entry.last_error.get(not_polled).unwrap_or_else(not_polled);
-            return Err(LockError::Unreachable(cause));
+            return request.not_in_time();
         }
         if let Some(turn) = &mut turn {
             Box::pin(turn.begin()).await;
@@ -396,7 +398,6 @@ impl<'a> Attempt<'a> {
         // R7, R15: an answer proves nothing about a message from before its request, which may be of another server. If this
         // attempt has the lock, the answer says so.
         self.waiter.forget_grant();
-        self.request.entry.last_error.request_sent();
         match self.request.attach {
             None => self.acquire(admitted).await,
             Some(detached) => self.attach(admitted, detached).await,
@@ -419,9 +420,11 @@ impl<'a> Attempt<'a> {
         if self.waiter.is_passed_over() {
             return Tried::Over(Ok(Asked::Over));
         }
-        // A late request, or one that is over, does not look at who has the lock.
-        if !matches!(answer.body, Acquired::Late | Acquired::Over) {
-            entry.last_error.answered();
+        match answer.body {
+            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => entry.last_answer.others(),
+            // A late request, or one that is over, does not look at who has the lock.
+            Acquired::Late | Acquired::Over => {}
+            Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => entry.last_answer.own(),
         }
         Tried::Over(match answer.body {
             Acquired::Held { token, lease_left, limit_before, .. } => {
@@ -463,7 +466,7 @@ impl<'a> Attempt<'a> {
         if !is_final {
             return Ok(Tried::Late);
         }
-        entry.last_error.answered();
+        entry.last_answer.own();
         Ok(match answer.body {
             Gave::Given { lease_left, weight } => {
                 self.share.weight = weight.max(self.share.weight);
@@ -547,20 +550,17 @@ impl<'a> Attempt<'a> {
             if answer.is_err() || !is_unsure || is_over(self.request.limit) {
                 break answer;
             }
-            // Not before: a call whose time ends while it asks for the first time was kept from the lock by others.
-            self.request.entry.last_error.unconfirmed();
         };
         self.waiter.confirms(false);
         match answer {
             Ok(_) if self.may_be_of_old_data() => {
-                self.request.entry.last_error.unconfirmed();
                 self.must_leave = true;
                 return None;
             }
             // Else it has lost the grant, which says nothing of others.
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
-                    self.request.entry.last_error.answered();
+                    self.request.entry.last_answer.own();
                     return self.hold_told(token, answer.sent, lease_left);
                 }
             }
@@ -580,8 +580,6 @@ impl<'a> Attempt<'a> {
         // rested, for longer than the hold lasts yet: it might be lost before its first renewal is answered (P8).
         let is_late = lease_left < 2 * now().saturating_duration_since(sent);
         if is_late || self.is_doubted() || self.may_be_of_old_data() {
-            // No others kept it from the lock.
-            self.request.entry.last_error.unconfirmed();
             Box::pin(self.confirm(token)).await
         } else {
             self.hold_told(token, sent, lease_left)

@@ -14,8 +14,8 @@ use crate::store::options::OptionsError;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Others held the lock, or were first, for the whole time, or the server grants nothing for a while
-    /// ([`strict_restart`](crate::LockClientBuilder::strict_restart)). `try_lock` returns `Ok(None)` instead.
+    /// The server's last answer about the name showed that others held the lock or were first, and no request of this owner has
+    /// failed since. `try_lock` returns `Ok(None)` instead.
     #[error("not acquired in time: others hold the lock or were first")]
     Timeout,
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
@@ -41,11 +41,9 @@ pub enum LockError {
     /// The label of [`labelled`](crate::FairLock::labelled) is too long. Nothing was sent.
     #[error("the label cannot be used: {0}")]
     Label(OptionsError),
-    /// The server did not serve the request in time: it was silent, out of reach, or refused for a
-    /// reason that may pass; or the request was never sent, since too many others of this client were
-    /// ahead of it; or the future of the call was not polled when it could go on, and the lock went to the next one.
-    /// The text has the reason. [`RequestError::NotSent`](crate::RequestError::NotSent) as the cause says that the last try was not
-    /// sent. Without a connection it was not sent either, and the cause is why there is none.
+    /// There was no answer in time, so it is not known whether others hold the lock. The cause is the last error: why there is no
+    /// connection, or what the server refused for a reason that may pass. With
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) it is how long the server grants nothing.
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),
     /// The server refused the request, for a permanent reason.

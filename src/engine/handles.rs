@@ -85,19 +85,21 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
 /// gets all of it again.
 async fn take_turn(hold: &Hold) -> Result<(OwnersTurn, Instant), RequestError> {
     let (context, limit) = (hold.context(), hold.context().runner.limit());
-    let taking = async { hold.entry.turn_in_time(limit, &context.runner).await.map_err(RequestError::NotSent) };
+    let taking = async {
+        let no_turn = || RequestError::NotSent(hold.entry.why_no_answer(&context.runner));
+        hold.entry.turn_in_time(limit).await.ok_or_else(no_turn)
+    };
     let turn = context.ask(taking).await?;
     Ok((turn, if now() < limit { limit } else { context.runner.limit() }))
 }
 
 /// One request in the owner's turn. For another call of this owner, which waits for that, it notes how far it is.
 async fn ask<T>(hold: &Hold, request: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
-    let last_error = &hold.entry.last_error;
-    last_error.request_sent();
+    let last_answer = &hold.entry.last_answer;
     let asked = hold.context().ask(request).await;
     match &asked {
-        Ok(_) => last_error.answered(),
-        Err(error) => drop(last_error.note(error.clone())),
+        Ok(_) => last_answer.own(),
+        Err(error) => drop(last_answer.note(error.clone())),
     }
     asked
 }

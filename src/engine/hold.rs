@@ -15,8 +15,7 @@ use super::context::Context;
 use super::detached::DetachRefusal;
 use super::error::{Ended, Loss};
 use super::lease;
-use super::losses::{Losses, Lost};
-use super::observe::{Holding, Who};
+use super::observe::{Holding, Lost, Who};
 use super::owner::Owner;
 use super::owners::{OwnerEntry, OwnerTable};
 use super::schedule::Schedule;
@@ -38,8 +37,6 @@ pub struct Holds {
     pub owners: Arc<OwnerTable<Hold>>,
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
-    /// Logs losses.
-    pub losses: Arc<Losses>,
     /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
     doubts: AtomicU64,
 }
@@ -50,7 +47,6 @@ impl Holds {
             context,
             owners: Arc::new(OwnerTable::new()),
             schedule: Schedule::default(),
-            losses: Arc::default(),
             doubts: AtomicU64::new(0),
         })
     }
@@ -855,13 +851,10 @@ impl Hold {
     fn tell_of_loss(&self, loss: Loss, reliance: Reliance) {
         let who = self.who();
         self.holding.lost(|| self.held_for(), loss, reliance != Reliance::Nobody);
-        let lost = Lost::new(&who, self.token, self.held_for(), loss);
         // `close` logs once how many there were, and a quorum may go on.
-        if loss == Loss::Closed || reliance != Reliance::Guards || who.is_node {
-            lost.debug();
-        } else {
-            self.holds.losses.note(self.context(), lost);
-        }
+        let is_quiet = loss == Loss::Closed || reliance != Reliance::Guards || who.is_node;
+        let lost = Lost { who, token: self.token, held: self.held_for(), loss };
+        if is_quiet { lost.debug() } else { lost.warn() }
     }
 
     /// The hold, for its log lines.

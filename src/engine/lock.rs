@@ -3,7 +3,6 @@
 use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -18,7 +17,7 @@ use super::detached::Detached;
 use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
-use super::last_error::out_of_time;
+use super::last_answer::too_late;
 use super::observe::{self, ObservedCall};
 use super::owner::Owner;
 use super::release::Release;
@@ -146,7 +145,6 @@ impl EngineLock {
             proposed,
             attach: None,
             scoped: caller.scoped,
-            has_turn: AtomicBool::new(false),
             share: self.share,
             began: caller.began,
             terms,
@@ -191,8 +189,7 @@ impl EngineLock {
 
     /// Whether this owner waits behind others, by the server's last answer. No round trip.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
-        let runner = &self.engine.context.runner;
-        self.entry_of(owner).is_some_and(|entry| entry.is_behind_others(runner))
+        self.entry_of(owner).is_some_and(|entry| entry.is_behind_others())
     }
 
     /// Resolves when no other call of this owner, nor its release, has its turn at the server.
@@ -258,14 +255,8 @@ fn ask(
             // wait for.
             biased;
             () = request.engine.context.over.cancelled() => Err(request.engine.context.why_over()),
-            error = out_of_time(), if is_late => Err(error),
-            // Out of time. While the server is silent that does not mean that others hold the lock
-            // (decision 42).
-            outcome = within(limit, call.drive(acquiring)), if !is_late => outcome.unwrap_or_else(|| {
-                let has_turn = request.has_turn.load(Ordering::Relaxed);
-                let cause = request.entry.why_unknown(has_turn, &request.engine.context.runner);
-                Err(cause.map_or(LockError::Timeout, LockError::Unreachable))
-            }),
+            error = too_late(), if is_late => Err(error),
+            outcome = within(limit, call.drive(acquiring)), if !is_late => outcome.unwrap_or_else(|| Err(request.out_of_time())),
         };
         let context = &request.engine.context;
         let outcome = match guard {

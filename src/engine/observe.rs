@@ -242,7 +242,7 @@ impl Holding {
         }
     }
 
-    /// `was_relied_on`: it had a guard. [`Losses`](super::losses::Losses) logs it.
+    /// `was_relied_on`: it had a guard. [`Lost`] logs it.
     ///
     /// False: its end was reported already.
     pub fn lost(&self, held: impl Fn() -> Duration, loss: Loss, was_relied_on: bool) -> bool {
@@ -270,6 +270,27 @@ impl Holding {
             span.record("held_ms", millis(held())).record("end", end);
         }
         true
+    }
+}
+
+/// The log line of a hold that was lost.
+pub struct Lost<'a> {
+    pub who: Who<'a>,
+    pub token: u64,
+    pub held: Duration,
+    pub loss: Loss,
+}
+
+impl Lost<'_> {
+    pub fn warn(&self) {
+        let Self { who: Who { name, owner, .. }, token, held, loss } = self;
+        tracing::warn!(target: "fairlock::lock", %name, %owner, token, held_ms = millis(*held), %loss, "lost a lock");
+    }
+
+    /// At DEBUG: another line reports it, or it was not relied on.
+    pub fn debug(&self) {
+        let Self { who: Who { name, owner, .. }, token, held, loss } = self;
+        tracing::debug!(target: "fairlock::lock", %name, %owner, token, held_ms = millis(*held), %loss, "lost a lock");
     }
 }
 

@@ -8,12 +8,12 @@ use std::time::Instant;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout_at;
 
-use super::last_error::LastError;
+use super::error::LockError;
+use super::last_answer::LastAnswer;
 use super::observe::Who;
 use super::owner::Owner;
-use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::error::{Cause, Fault};
+use crate::store::error::Cause;
 use crate::store::keys::Keys;
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
@@ -41,8 +41,7 @@ pub struct OwnerEntry<H> {
     pub owner: Owner,
     pub owner_id: Arc<str>,
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// Why the request of the present turn has no answer.
-    pub last_error: Arc<LastError>,
+    pub last_answer: Arc<LastAnswer>,
     /// The call that has the turn waits in the queue, which may take long.
     queueing: AtomicBool,
     /// Weak: guards and releases under way keep a hold alive, the entry does not.
@@ -69,7 +68,7 @@ impl<H> OwnerTable<H> {
             owner,
             owner_id: owner.id(client).into(),
             turn: Arc::default(),
-            last_error: Arc::default(),
+            last_answer: Arc::default(),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),
         });
@@ -131,18 +130,6 @@ impl<H> OwnerTable<H> {
 }
 
 impl<H> OwnerEntry<H> {
-    /// Why the request of the present turn has no answer, if there is one without.
-    fn why_no_answer(&self, runner: &Runner) -> Option<Cause> {
-        self.last_error.get(|| runner.why_not_sent(&self.keys.lock))
-    }
-
-    /// Why a call did not get its turn: what keeps the request that has it. Without a fault that is known, its future may rest.
-    pub fn why_no_turn(&self, runner: &Runner) -> Cause {
-        let cause =
-            self.why_no_answer(runner).filter(|cause| !matches!(cause.downcast_ref(), Some(Fault::NoAnswerYet)));
-        cause.unwrap_or_else(|| Arc::new(Fault::OwnerBusy))
-    }
-
     /// See [`OwnersTurn`].
     pub async fn turn(&self) -> OwnersTurn {
         self.turn.clone().lock_owned().await
@@ -152,32 +139,25 @@ impl<H> OwnerEntry<H> {
         self.turn.clone().try_lock_owned().ok()
     }
 
-    /// An error is the reason why the call that has the turn keeps it.
-    pub async fn turn_in_time(&self, limit: Instant, runner: &Runner) -> Result<OwnersTurn, Cause> {
-        let turn = timeout_at(limit.into(), self.turn()).await.map_err(|_| self.why_no_turn(runner))?;
-        self.why_out_of_time(limit).map_or(Ok(turn), Err)
-    }
-
-    /// For a call that has got its turn. The request that had it may have run out of time together with this call, which then has no
-    /// answer to wait for either. A call that comes later than that has rested, and goes on.
-    pub fn why_out_of_time(&self, limit: Instant) -> Option<Cause> {
-        let late = now().checked_duration_since(limit)?;
-        self.last_error.cause().filter(|_| late < PATIENCE)
+    /// `None`: another call kept the turn for as long as this one has time, or failed at the same moment.
+    pub async fn turn_in_time(&self, limit: Instant) -> Option<OwnersTurn> {
+        let turn = timeout_at(limit.into(), self.turn()).await.ok();
+        turn.filter(|_| now() < limit || !self.last_answer.has_failed())
     }
 
     /// Whether the call that has the turn waits behind others, by the server's last answer.
-    pub fn is_behind_others(&self, runner: &Runner) -> bool {
-        self.is_queueing() && self.why_no_answer(runner).is_none()
+    pub fn is_behind_others(&self) -> bool {
+        self.is_queueing() && self.last_answer.shows_others()
     }
 
-    /// Why a call that is out of time does not know whether others have the lock. `None`: they have.
-    pub fn why_unknown(&self, has_turn: bool, runner: &Runner) -> Option<Cause> {
-        if !has_turn && !self.is_behind_others(runner) {
-            return Some(self.why_no_turn(runner));
-        }
-        let lock = &self.keys.lock;
-        // Without a connection it is unknown, also if others had the lock when it broke.
-        self.why_no_answer(runner).or_else(|| (!runner.is_connected(lock)).then(|| runner.why_not_sent(lock)))
+    /// The error of a call that is out of time.
+    pub fn out_of_time(&self, runner: &Runner) -> LockError {
+        self.last_answer.out_of_time(runner, &self.keys.lock)
+    }
+
+    /// Why the call that has the turn has no answer.
+    pub fn why_no_answer(&self, runner: &Runner) -> Cause {
+        self.last_answer.cause(runner, &self.keys.lock)
     }
 
     /// The call that a log line is about. `terms`: those of the call.

@@ -68,11 +68,8 @@ impl Poller {
         match waiter.take_back() {
             Offer::Over => return,
             Offer::Until(later) => return self.waiters.offers.insert(later, waiter.seq, waiter),
-            Offer::Unread => {
-                waiter.last_error.not_polled();
-                return self.context().spawn(self.clone().ask_for(waiter.clone()));
-            }
-            Offer::PassedOver => waiter.last_error.not_polled(),
+            Offer::Unread => return self.context().spawn(self.clone().ask_for(waiter.clone())),
+            Offer::PassedOver => {}
         }
         // With each copy of its request that may be under way.
         let copies_until = self.context().runner.not_after(&waiter.keys.lock);
@@ -180,7 +177,8 @@ impl Poller {
                 tell_of_wait(keys, round, polled);
                 self.waiters.answered(&keys.lock, Queued::new(answer.sent, now(), polled.floor));
                 let holders: BTreeSet<_> = self.ours(polled).map(|holder| holder.attempt).collect();
-                waiting().for_each(|waiter| waiter.last_error.polled(holders.contains(&waiter.seq)));
+                let others_have_it = |waiter: &&Arc<Waiter>| !holders.contains(&waiter.seq);
+                waiting().filter(|waiter| others_have_it(waiter)).for_each(|waiter| waiter.last_answer.others());
                 self.tell(keys, round, carried, &answer);
                 let missing = !polled.missing.is_empty();
                 let doubtful = round.verifies.is_none() && (missing || self.is_doubtful(keys, round, &answer));

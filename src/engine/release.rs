@@ -127,10 +127,8 @@ impl Release {
         }
         // Another request of this owner may have the turn, and may have no answer either.
         if !self.begin() {
-            let in_time = timeout_at(limit.into(), self.take_turn()).await.is_ok();
-            let entry = &self.hold.entry;
-            let no_turn = (!in_time).then(|| entry.why_no_turn(&self.hold.context().runner));
-            if let Some(cause) = no_turn.or_else(|| entry.why_out_of_time(limit)) {
+            if timeout_at(limit.into(), self.take_turn()).await.is_err() {
+                let cause = self.hold.entry.why_no_answer(&self.hold.context().runner);
                 // Not finished: dropped here, it goes on in the background.
                 return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
             }
@@ -268,12 +266,11 @@ impl Release {
             is_handle: false,
         };
         // Other calls wait for the request that has the turn. A release without the turn says nothing about that one.
-        let last_error = (!self.without_turn).then_some(&entry.last_error);
-        last_error.inspect(|last_error| last_error.request_sent());
+        let last_answer = (!self.without_turn).then_some(&entry.last_answer);
         let runner = &hold.context().runner;
         match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
-                last_error.inspect(|last_error| last_error.answered());
+                last_answer.inspect(|last_answer| last_answer.own());
                 if sent.count == Count::NONE {
                     hold.context().given_back(&entry.keys, answer.sent);
                 }
@@ -288,7 +285,7 @@ impl Release {
                     self.sent = Some(sent);
                 }
                 // For another call of this owner that waits for its turn and runs out of time.
-                let _ = last_error.map(|last_error| last_error.note(error.clone()));
+                let _ = last_answer.map(|last_answer| last_answer.note(error.clone()));
                 Err(error)
             }
         }

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::error::LockError;
-use super::last_error::LastError;
+use super::last_answer::LastAnswer;
 use super::lease::{Grant, Queued};
 use super::owners::OwnerEntry;
 use super::schedule::Schedule;
@@ -63,8 +63,8 @@ pub struct Waiter {
     /// The task of this wait ran for another reason than the wait.
     disturbed: AtomicBool,
     pub keys: Arc<Keys>,
-    /// Shared with the owner: a timeout while polls go unanswered is `Unreachable`, not `Timeout`.
-    pub last_error: Arc<LastError>,
+    /// Shared with the owner: a timeout while polls fail is `Unreachable`, not `Timeout`.
+    pub last_answer: Arc<LastAnswer>,
     state: Mutex<WaiterState>,
     /// The task to wake when the attempt is woken.
     task: AtomicWaker,
@@ -407,7 +407,7 @@ impl Waiter {
 
     /// A poll failed.
     pub fn failed(&self, error: RequestError) {
-        if let Err(error) = self.last_error.note(error) {
+        if let Err(error) = self.last_answer.note(error) {
             self.set_outcome(WaitOutcome::Failed(error.into()));
         }
     }
@@ -549,7 +549,7 @@ impl Waiters {
             began: new.began,
             disturbed: AtomicBool::new(false),
             keys: entry.keys.clone(),
-            last_error: entry.last_error.clone(),
+            last_answer: entry.last_answer.clone(),
             state: Mutex::default(),
             task: AtomicWaker::new(),
             offers: self.offers.clone(),

@@ -17,13 +17,14 @@ use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold};
 use super::nodes::Waiting;
 use crate::engine::error::LockError;
 use crate::engine::guard::EngineGuard;
+use crate::engine::last_answer::no_answer_yet;
 use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::observe::{Holding, Who};
 use crate::engine::owners::OwnersTurn;
 use crate::engine::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::{Cause, Fault};
+use crate::store::error::Cause;
 use crate::sync::Mutex;
 
 /// One call.
@@ -53,10 +54,6 @@ pub struct ErrorsMet {
 impl ErrorsMet {
     pub fn set(&self, cause: Cause) {
         *self.cause.lock() = Some(cause);
-    }
-
-    pub fn clear(&self) {
-        *self.cause.lock() = None;
     }
 
     fn get(&self) -> Option<Cause> {
@@ -140,11 +137,7 @@ impl Gathering<'_> {
 
     /// The owner's turn: one of its calls at a time acquires the lock.
     pub async fn turn(&self) -> OwnersTurn {
-        // For a caller that runs out of time.
-        self.told.set(Arc::new(Fault::OwnerBusy));
-        let turn = self.entry.turn().await;
-        self.told.clear();
-        turn
+        self.entry.turn().await
     }
 
     /// `None`: another call of this owner waits behind others.
@@ -153,10 +146,10 @@ impl Gathering<'_> {
         if self.entry.is_queueing() {
             return Ok(None);
         }
-        match self.entry.turn_in_time(runner.limit(), runner).await {
-            Ok(turn) => Ok(Some(turn)),
-            Err(_) if self.entry.is_queueing() => Ok(None),
-            Err(cause) => Err(LockError::Unreachable(cause)),
+        match self.entry.turn_in_time(runner.limit()).await {
+            Some(turn) => Ok(Some(turn)),
+            None if self.entry.is_queueing() => Ok(None),
+            None => Err(LockError::Unreachable(no_answer_yet())),
         }
     }
 
@@ -209,7 +202,7 @@ impl Gathering<'_> {
         if self.told.is_of_others() || is_behind_others() {
             return LockError::Timeout;
         }
-        LockError::Unreachable(self.told.get().unwrap_or_else(|| Arc::new(Fault::NoAnswerYet)))
+        LockError::Unreachable(self.told.get().unwrap_or_else(no_answer_yet))
     }
 
     /// Too few nodes serve.
@@ -433,7 +426,7 @@ impl Gathering<'_> {
         let nodes = &self.quorum.nodes;
         // What this owner has released before comes first, and is no part of the time that the node has (Q10).
         if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
-            self.told.set(Arc::new(Fault::NoAnswerYet));
+            self.told.set(no_answer_yet());
             nodes.doubt(index, &self.entry.keys);
             return None;
         }

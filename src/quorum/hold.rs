@@ -9,8 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
 use crate::engine::hold::Hold;
-use crate::engine::losses::Lost;
-use crate::engine::observe::{Holding, Who};
+use crate::engine::observe::{Holding, Lost, Who};
 use crate::engine::owners::OwnerEntry;
 use crate::store::clock::now;
 
@@ -191,7 +190,7 @@ impl QuorumHold {
 
     fn tell_of_loss(&self, loss: Loss) {
         if self.holding.lost(|| self.held_for(), loss, true) {
-            let lost = Lost::new(&self.who(), self.token, self.held_for(), loss);
+            let lost = Lost { who: self.who(), token: self.token, held: self.held_for(), loss };
             // `close` logs once how many there were.
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }

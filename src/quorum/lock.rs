@@ -9,7 +9,7 @@ use super::context::Quorum;
 use super::guard::QuorumGuard;
 use crate::engine::Engine;
 use crate::engine::error::LockError;
-use crate::engine::last_error::out_of_time;
+use crate::engine::last_answer::too_late;
 use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
@@ -115,7 +115,7 @@ impl QuorumLock {
         let limit = limit.map(|limit| now() + limit);
         // Nothing is asked then, as at one server.
         if is_over(limit) {
-            return Err(out_of_time().await);
+            return Err(too_late().await);
         }
         // Kept until it is known how far it was.
         let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });

@@ -132,7 +132,7 @@ impl Nodes {
         let node = self.all.iter().find(is_skipped)?;
         let runner = &node.engine.context.runner;
         let is_connected = runner.is_connected("");
-        Some(if is_connected { node.why_silent(self.node_timeout) } else { runner.why_not_sent("") })
+        Some(if is_connected { node.why_silent(self.node_timeout) } else { runner.why_no_answer("") })
     }
 
     /// For how much longer each frozen node grants nothing.

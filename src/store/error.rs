@@ -646,28 +646,19 @@ pub enum Fault {
     /// A request was not sent within its caller's time.
     #[error("too many other requests of this client were ahead, and had no answers yet")]
     NoTurn,
-    /// A call did not get the turn of its owner within its time, and no fault is known of the server.
-    #[error("another call of this owner has its turn: it was not polled, or has no answer yet")]
-    OwnerBusy,
     /// The server refused a request because the time of its call was over, by the server's clock (R2).
     #[error("it reached the server too late, which did nothing")]
     TooLate,
-    /// A call did not go on when it could, for as long as it had time.
-    #[error("the future of this call, or of one of its owner before it, was not polled when it could go on")]
-    NotPolled,
-    /// What a server has granted stayed in doubt for as long as a call had time.
+    /// With `strict_restart`: the server may have forgotten a grant.
     #[error(
-        "the server granted it, and that was in doubt when the time was over: after a flush, a new connection, or a late answer"
+        "the server grants nothing for another {0:?}: it was restarted, and its holders may still rely on their leases"
     )]
-    Unconfirmed,
-    /// A call had no time left when it began.
-    #[error("the time of the call was over before a request was sent")]
-    NoTime,
+    Frozen(Duration),
     /// A handle holds nothing, and may do so yet.
     #[error("the detach of this handle had no answer, and may still be served")]
     Undecided,
-    /// A request has neither an answer nor an error.
-    #[error("the request has no answer yet")]
+    /// The time of a call was too short for an answer or an error.
+    #[error("no answer yet")]
     NoAnswerYet,
     /// A request had no answer within its time.
     #[error("no answer within {0:?}")]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use tokio::time::timeout_at;
 
-use super::admission::{InFlight, PATIENCE};
+use super::admission::InFlight;
 use super::call::{Call, SentKeys, key};
-use super::clock::{ServerClock, millis, now};
+use super::clock::{ServerClock, is_over, millis, now};
 use super::error::{Cause, Fault, Refusal, RequestError};
 use super::keys::{self, Keys};
 use super::options::Options;
@@ -18,9 +18,6 @@ use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
 use super::verbs::boot::Boot;
 use super::{Priority, Ran, Store};
-
-/// How late a future is polled that does not rest, on a busy machine.
-const A_MOMENT: Duration = Duration::from_millis(50);
 
 /// A reply, with the instant before its request was sent.
 #[derive(Clone)]
@@ -161,13 +158,10 @@ impl Runner {
             let is_same =
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
-                if let Some(late) = by.and_then(|by| now().checked_duration_since(by)) {
-                    return Err(RequestError::NotSent(match late {
-                        // Requests that run out of time together free their slots at the end of this one's time.
-                        _ if has_waited && late < PATIENCE => Arc::new(Fault::NoTurn),
-                        _ if late < A_MOMENT => Arc::new(Fault::NoTime),
-                        _ => Arc::new(Fault::NotPolled),
-                    }));
+                if is_over(by) {
+                    // Requests that run out of time together free their slots at the end of this one's time.
+                    let fault = if has_waited { Fault::NoTurn } else { Fault::NoAnswerYet };
+                    return Err(RequestError::NotSent(Arc::new(fault)));
                 }
                 return Ok(in_flight);
             }
@@ -198,14 +192,13 @@ impl Runner {
         self.store.serving(lock_key).and_then(|server| server.admission().refusal())
     }
 
-    /// Why a request for this lock, which still waits in [`admit`](Self::admit), was not sent yet.
-    pub fn why_not_sent(&self, lock_key: &str) -> Cause {
-        // In this order: without a connection, or at a closed gate, those ahead do not move either.
+    /// Why a request for this lock has no answer, if it has not failed.
+    pub fn why_no_answer(&self, lock_key: &str) -> Cause {
         let server = self.store.serving(lock_key).filter(|server| server.is_ready(Priority::Normal));
         let Some(server) = server else { return self.store.fault(lock_key) };
         match server.admission().refusal() {
             Some(refusal) => Arc::new(refusal),
-            None => Arc::new(RequestError::NotSent(Arc::new(Fault::NoTurn))),
+            None => Arc::new(Fault::NoAnswerYet),
         }
     }
 

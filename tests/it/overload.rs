@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{LockClient, UnlockError};
 #[cfg(feature = "embedded")]
-use fairlock::{LockError, RequestError};
+use fairlock::LockError;
 use futures::FutureExt;
 
 use crate::support::{Server, Timing, eventually, from_env, in_virtual_time, limit_to};
@@ -193,10 +193,10 @@ impl fairlock::simulation::Faults for Slow {
     }
 }
 
-/// The server answers all the time: it must not be said to be silent about a request that it never got.
+/// The server answers all the time: it must not be said to be silent about a request that it never got, nor that others have the lock.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
-async fn a_request_that_had_no_turn_says_so() {
+async fn a_call_without_an_answer_blames_nobody() {
     let timing = Timing::default();
     let server = fairlock::simulation::server(Slow(timing.operation_timeout / 2));
     let client = timing.builder().embedded(&server).unwrap();
@@ -209,8 +209,7 @@ async fn a_request_that_had_no_turn_says_so() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     let brief = client.lock("x").lock_timeout(Duration::from_millis(100)).await;
     let Err(LockError::Unreachable(cause)) = brief else { panic!("{brief:?}") };
-    assert!(matches!(cause.downcast_ref(), Some(RequestError::NotSent(_))), "{cause:?}");
-    assert!(cause.to_string().starts_with("not sent: too many other requests of this client"), "{cause}");
+    assert!(cause.to_string().contains("no answer yet"), "{cause}");
     for call in calls {
         call.await.unwrap().unlock().await.unwrap();
     }

@@ -169,7 +169,7 @@ async fn lost_data_freezes_a_living_server() {
         }
         assert_eq!(frozen_until(&mut redis).await, until);
         let timeout = two.lock("y").lock_timeout(Duration::from_millis(100)).await;
-        assert!(matches!(timeout, Err(LockError::Timeout)), "{timeout:?}");
+        assert!(timeout.unwrap_err().to_string().contains("the server grants nothing for another"));
         let next = three.lock("y").lock().await.unwrap();
         assert!(time(&mut redis).await >= until);
         assert_eq!(three.lock("y").status().await.unwrap().frozen_for, None);
@@ -468,7 +468,7 @@ async fn p1_the_embedded_server_freezes_too() {
         server.start_up();
         let restarted = tokio::time::Instant::now();
         let next = two.lock("x").lock_timeout(LEASE).await;
-        assert!(matches!(next, Err(LockError::Timeout)), "{next:?}");
+        assert!(next.unwrap_err().to_string().contains("the server grants nothing for another"));
         if loses_data {
             assert!(!guard.is_valid());
         } else {
