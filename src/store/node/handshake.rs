@@ -323,9 +323,8 @@ impl Supervised<NetworkWire> {
     /// For those who read CLIENT LIST. By HELLO, which needs no right: a server would log each CLIENT SETNAME that it denies.
     async fn name_connection(&self, connection: &Connection) {
         let hello = redis::cmd("HELLO").arg(3).arg("SETNAME").arg(&self.wire.client_name).to_owned();
-        if let Err(error) = hello.exec_async(&mut connection.io.clone()).await {
-            tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "this connection has no name in CLIENT LIST");
-        }
+        // A proxy may refuse it, and no lock needs it.
+        let _ = hello.exec_async(&mut connection.io.clone()).await;
     }
 
     /// Renews a lock that cannot be held: returns the time, and shows whether scripts may write here.
