@@ -34,10 +34,9 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
 ///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
-/// - `try_lock` asks once more where it got only a part, the first server among it. Two at the same instant may still
-///   both return `None`.
+/// - Two `try_lock`s at the same instant may both return `None`.
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest. If it ends at the first server while the call waits at
+///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest. If it ends at one server while the call waits at
 ///   another one, the call begins anew: choose a lease that is longer than the waits.
 /// - A call that is not polled may keep the lock from others for a lease. If its time ends meanwhile it may report
 ///   [`LockError::Timeout`].

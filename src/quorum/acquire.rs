@@ -1,7 +1,6 @@
 //! How the lock is taken: the rules Q1 to Q6.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::pending;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -97,15 +96,6 @@ enum RoundEnd {
     Failed,
 }
 
-/// The outcome of a wait at one node.
-enum Waited {
-    Served(EngineGuard),
-    /// It is not needed: these were free.
-    Elsewhere(Got),
-    /// It can no longer be used.
-    Lost,
-}
-
 /// The guards at some nodes.
 type Got = BTreeMap<usize, EngineGuard>;
 
@@ -123,6 +113,20 @@ struct RoundResults {
 /// Keeps the guards of a call that is polled: until all are there, nothing else renews them (P6).
 fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
+}
+
+/// Whether none of them is lost.
+fn is_whole(got: &Got) -> bool {
+    got.values().all(|guard| guard.hold.is_valid())
+}
+
+/// Keeps them while this is polled. Ends when one of them is lost.
+async fn keep_on(got: &Got) {
+    while is_whole(got) {
+        keep(got);
+        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min().unwrap_or_default();
+        sleep((valid_for / 4).clamp(Duration::from_millis(20), Duration::from_millis(500))).await;
+    }
 }
 
 impl Gathering<'_> {
@@ -160,7 +164,7 @@ impl Gathering<'_> {
         if self.quorum.owners.has_one_owner(&self.entry.keys.lock, |hold| hold.ended().is_none())
             && !self.quorum.contention.is_likely(&self.entry.keys.name)
         {
-            match self.try_once(false).await? {
+            match self.try_once().await? {
                 RoundEnd::Held(taken) => return Ok(taken),
                 RoundEnd::Busy => self.quorum.contention.seen(&self.entry.keys.name),
                 RoundEnd::Failed => {}
@@ -185,7 +189,7 @@ impl Gathering<'_> {
 
     /// Takes it if it is free. `None`: others have it.
     pub async fn take(&self) -> Result<Option<Taken>, LockError> {
-        match self.try_once(true).await? {
+        match self.try_once().await? {
             RoundEnd::Held(taken) => Ok(Some(taken)),
             RoundEnd::Busy => Ok(None),
             RoundEnd::Failed => Err(self.unreachable()),
@@ -214,28 +218,14 @@ impl Gathering<'_> {
         LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
     }
 
-    /// `again`: others are no reason to go to the queue.
-    async fn try_once(&self, again: bool) -> Result<RoundEnd, LockError> {
+    /// Asks all nodes once. Two calls that do so at one instant may both end without a majority.
+    async fn try_once(&self) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let usable = nodes.usable();
         if usable.len() < nodes.majority() {
             return Ok(RoundEnd::Failed);
         }
-        let began = now();
-        let mut round = self.try_all(&usable, nodes.token_now(&usable)).await?;
-        // Others that try at the same moment may have some of the rest, and each would release all. The caller with the
-        // gate asks for these once more, when the others have had the time to release them.
-        let has_gate = usable.first().is_some_and(|gate| round.got.contains_key(gate));
-        if again && has_gate && round.busy.is_some() && round.got.len() < nodes.majority() {
-            sleep(now().saturating_duration_since(began) / 2).await;
-            keep(&round.got);
-            let proposed = round.got.values().map(EngineGuard::token).max().unwrap_or(0);
-            let rest: Vec<_> = usable.iter().copied().filter(|index| !round.got.contains_key(index)).collect();
-            let RoundResults { got, busy } = self.try_all(&rest, proposed).await?;
-            round.got.extend(got);
-            round.busy = busy;
-        }
-        let RoundResults { got, busy } = round;
+        let RoundResults { got, busy } = self.try_all(&usable, nodes.token_now(&usable)).await?;
         // Not past the waiters at the gate, although the others are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {
@@ -257,18 +247,11 @@ impl Gathering<'_> {
         // Read anew after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
-            && !self.has_lost_its_gate(&got)
+            && is_whole(&got)
         {
             from = at + 1;
-            let guard = match self.wait_at(at, &got).await? {
-                Waited::Served(guard) => guard,
-                Waited::Elsewhere(others) => {
-                    got.extend(others);
-                    return self.form(got).await;
-                }
-                // If it was lost, or refuses this name, the call waits at the next one.
-                Waited::Lost => continue,
-            };
+            // If it was lost, or refuses this name, the call waits at the next one.
+            let Some(guard) = self.wait_at(at, &got).await? else { continue };
             self.told.served_by(at);
             if guard.hold.was_queued {
                 // It may have been a long wait.
@@ -302,73 +285,24 @@ impl Gathering<'_> {
         Ok(RoundEnd::Failed)
     }
 
-    /// Waits in the queue of one node, and keeps what it has at others.
-    async fn wait_at(&self, index: usize, got: &Got) -> Result<Waited, LockError> {
-        let Some(lock) = self.locks.get(index) else { return Ok(Waited::Lost) };
+    /// Waits in the queue of one node, and keeps what it has at others. `None`: the node can no longer be used, or one of the
+    /// others is lost.
+    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<EngineGuard>, LockError> {
+        let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
         let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
         tokio::select! {
             biased;
-            // A call that waits never gets the answer "busy".
-            outcome = &mut locking => match outcome {
-                Ok(guard) => Ok(guard.map_or(Waited::Lost, Waited::Served)),
-                Err(error) => self.note(index, error).map(|()| Waited::Lost),
-            },
+            outcome = &mut locking => outcome.or_else(|error| self.note(index, error).map(|()| None)),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
                 if lock.is_behind_others(self.caller.owner) {
                     self.told.of_others();
                 }
-                Ok(Waited::Lost)
+                Ok(None)
             }
-            others = self.go_without(index, got) => others.map(Waited::Elsewhere),
             // At the gate there is nothing to keep.
-            () = self.keep_on(got), if !got.is_empty() => Ok(Waited::Lost),
-        }
-    }
-
-    /// Keeps them while this is polled. Ends when the call has lost its gate.
-    async fn keep_on(&self, got: &Got) {
-        while !self.has_lost_its_gate(got) {
-            keep(got);
-            let valid_for = got.values().map(|guard| guard.hold.valid_for()).filter(|left| !left.is_zero()).min();
-            sleep((valid_for.unwrap_or_default() / 4).clamp(Duration::from_millis(20), Duration::from_millis(500)))
-                .await;
-        }
-    }
-
-    /// Others come in by it now, before this call, and what it waits for above is of no use to it (P3). Not if that server is
-    /// down: then all others wait where this call does.
-    fn has_lost_its_gate(&self, got: &Got) -> bool {
-        // Calls wait upwards, so it is the first one.
-        let gate = got.first_key_value().filter(|(_, guard)| !guard.hold.is_valid());
-        gate.is_some_and(|(index, _)| self.quorum.nodes.is_usable(*index))
-    }
-
-    /// While the call waits at one node: tries all others again and again, until they and `got` are a majority. The node may
-    /// be kept from all by a client that cannot reach it to release what it has there (P9). Not for a call that waits at the gate:
-    /// it would pass the earlier waiters (P3).
-    async fn go_without(&self, index: usize, got: &Got) -> Result<Got, LockError> {
-        let nodes = &self.quorum.nodes;
-        let mut backoff = self.quorum.nodes.context.backoff();
-        if got.is_empty() {
-            return pending().await;
-        }
-        loop {
-            backoff.pause().await;
-            let others = |node: &usize| *node != index && !got.contains_key(node);
-            let others: Vec<_> = nodes.usable().into_iter().filter(others).collect();
-            let held = || got.values().filter(|guard| guard.hold.is_valid()).count();
-            if held() + others.len() < nodes.majority() {
-                continue;
-            }
-            let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
-            let round = self.try_all(&others, proposed).await?;
-            if held() + round.got.len() >= nodes.majority() {
-                return Ok(round.got);
-            }
-            // Q2: a waiter holds nothing above.
-            self.quorum.release(round.got.into_values()).await;
+            () = keep_on(got), if !got.is_empty() => Ok(None),
         }
     }
 

@@ -279,8 +279,8 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
             verdict.broken("ends", call.asked, format!("{}: without an end", name()));
         }
         let longest = match call.how {
-            // Where there are several masters it may ask once more, and raise the token.
-            How::Try if history.run.topology == "quorum" => Some(3 * client.op),
+            // Where there are several masters it raises the token after that, or gives back what it got.
+            How::Try if history.run.topology == "quorum" => Some(2 * client.op),
             How::Try => Some(client.op),
             // They may wait for their turn, and then for an answer.
             How::Attach | How::Release => Some(2 * client.op),

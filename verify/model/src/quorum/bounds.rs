@@ -10,8 +10,6 @@ pub struct Bounds {
     /// Each client's attempts, failures after which it tries again, and renewals.
     pub starts: u8,
     pub retries: u8,
-    /// How often a client may try the nodes above the one at which it waits.
-    pub goes_without: u8,
     pub renewals: u8,
     /// Messages in flight at once.
     pub in_flight: usize,

@@ -18,8 +18,6 @@ pub struct Client {
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
-    /// How often it may still try the nodes above the one at which it waits.
-    pub goes_without: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -139,7 +137,6 @@ impl Client {
             starts: bounds.starts,
             retries: bounds.retries,
             renewals: bounds.renewals,
-            goes_without: bounds.goes_without,
         }
     }
 
@@ -202,37 +199,9 @@ impl Client {
         }
     }
 
-    /// The node at which it waits above its gate, if it asks for nothing else.
-    pub fn waits_above_gate(&self) -> Option<NodeId> {
-        let is_asking = self.count(|slot| matches!(slot, Slot::Asked { .. })) > 0;
-        let queued = self.lowest(|slot| matches!(slot, Slot::Queued { .. })).filter(|_| !is_asking)?;
-        self.lowest(Slot::is_got).filter(|gate| *gate < queued).map(|_| queued)
-    }
-
-    /// Q2: tries those above, while it keeps its place in the queue.
-    pub fn go_without(&mut self, queued: NodeId, cx: &mut Context<'_>) {
-        self.goes_without = self.goes_without.saturating_sub(1);
-        let above: Vec<_> = cx.nodes().filter(|node| *node > queued && self.slot(*node) == Slot::Unused).collect();
-        let proposed = if cx.bounds.proposes { self.tokens().max().unwrap_or(0) } else { 0 };
-        above.into_iter().for_each(|node| self.ask(node, false, proposed, cx));
-    }
-
-    /// Q2: with a majority it does without the node at which it waits. Otherwise it gives back what it got above.
-    fn has_gone_without(&mut self, queued: NodeId, held: usize, cx: &mut Context<'_>) {
-        if held >= cx.majority() {
-            cx.events.add(Event::WentWithout);
-            self.leave(queued, Slot::Skipped, cx);
-            return self.raise(cx);
-        }
-        self.release_above(queued, cx);
-    }
-
     /// Q1, Q2: the next step after all that was asked has an answer.
     fn take(&mut self, cx: &mut Context<'_>) {
         let held = self.count(|slot| slot.is_held(cx.now));
-        if let Some(queued) = self.waits_above_gate().filter(|_| cx.bounds.goes_without > 0) {
-            return self.has_gone_without(queued, held, cx);
-        }
         if self.count(Slot::is_pending) > 0 {
             if !cx.rules.q1_queues_at_one && held >= cx.majority() {
                 self.leave_those(Slot::is_pending, cx);
@@ -240,9 +209,9 @@ impl Client {
             }
             return;
         }
-        // What has expired meanwhile is not taken again in this attempt.
-        let (now, expired) = (cx.now, |now: Time| move |slot: Slot| slot.deadline().is_some_and(|until| until <= now));
-        self.leave_those(expired(now), cx);
+        if held < cx.majority() && self.has_expired(cx.now) {
+            return self.fail(cx);
+        }
         let (gate, busy) = (self.lowest(Slot::is_got), self.lowest(|slot| slot == Slot::Busy));
         let unused: Vec<_> = cx.nodes().filter(|node| self.slot(*node) == Slot::Unused).collect();
         if gate.is_none() && busy.is_none() {
@@ -426,9 +395,14 @@ impl Client {
         }
     }
 
-    /// Whether its deadlines leave less than a majority.
+    fn has_expired(&self, now: Time) -> bool {
+        self.count(|slot| slot.is_got() && !slot.is_held(now)) > 0
+    }
+
+    /// Whether its deadlines leave less than a majority, or of a waiter's nodes less than all (Q2).
     pub fn has_lost(&self, now: Time, rules: &Rules, bounds: &Bounds) -> bool {
         match self.stage {
+            Stage::Taking => self.count(|slot| matches!(slot, Slot::Queued { .. })) > 0 && self.has_expired(now),
             Stage::Raising { .. } => self.count(|slot| slot.is_held(now)) < majority(rules, bounds),
             Stage::Holding { .. } => !self.is_valid(now, rules, bounds),
             _ => false,

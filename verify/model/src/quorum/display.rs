@@ -24,7 +24,6 @@ impl Display for Action {
             Self::Lose(id) => of(id, "notices that its deadlines have passed"),
             Self::GiveUpNode(id, node) => of(id, &format!("does not wait for node {} any longer", number(node))),
             Self::Poll(id, node) => of(id, &format!("polls node {}", number(node))),
-            Self::GoWithout(id, node) => of(id, &format!("tries what is above node {}, where it waits", number(node))),
             Self::TakeIn(id, node) => of(id, &format!("tries node {} for the guard it has", number(node))),
             Self::LeaveAgain(id, node) => of(id, &format!("leaves node {} again", number(node))),
             Self::Cut(id, node) => of(id, &format!("does not reach node {}", number(node))),

@@ -10,7 +10,6 @@ pub enum Event {
     BusyLeftAlone,
     Queued,
     QueuedWithHold,
-    WentWithout,
     ReleasedAbove,
     PassedOn,
     NodeSkipped,

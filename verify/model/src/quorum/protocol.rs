@@ -83,7 +83,6 @@ pub enum Action {
     Poll(ClientId, NodeId),
     Renew(ClientId),
     TakeIn(ClientId, NodeId),
-    GoWithout(ClientId, NodeId),
     Unlock(ClientId),
     Lose(ClientId),
     LeaveAgain(ClientId, NodeId),
@@ -254,10 +253,6 @@ impl Quorum {
         offer(bounds.gives_up && takes, Action::Cancel(id));
         offer(holds, Action::Unlock(id));
         offer(self.has_lost(state, id), Action::Lose(id));
-        if let Some(queued) = client.waits_above_gate().filter(|_| takes && client.goes_without > 0) {
-            let is_new = (queued + 1..bounds.nodes).any(|node| client.slot(node) == Slot::Unused);
-            offer(is_new, Action::GoWithout(id, queued));
-        }
         let has_nodes = client.slots.iter().any(|slot| slot.is_got());
         offer(client.renewals > 0 && has_nodes && (takes || holds), Action::Renew(id));
         for node in 0..bounds.nodes {
@@ -311,7 +306,6 @@ impl Quorum {
             Action::GiveUpNode(id, node) => self.act(state, id, events, |client, cx| client.give_up_node(node, cx)),
             Action::Poll(id, node) => self.act(state, id, events, |client, cx| client.poll(node, cx)),
             Action::Renew(id) => self.act(state, id, events, Client::renew),
-            Action::GoWithout(id, node) => self.act(state, id, events, |client, cx| client.go_without(node, cx)),
             Action::TakeIn(id, node) => self.act(state, id, events, |client, cx| client.take_in(node, cx)),
             Action::Unlock(id) => self.act(state, id, events, Client::unlock),
             Action::Lose(id) => self.act(state, id, events, Client::lose),

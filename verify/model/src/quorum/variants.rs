@@ -15,7 +15,6 @@ const SMALL: Bounds = Bounds {
     clients: 2,
     starts: 1,
     retries: 0,
-    goes_without: 0,
     renewals: 0,
     in_flight: 3,
     end: 3,
@@ -61,9 +60,6 @@ const TWO_DEAD: Bounds = Bounds { nodes: 5, dead: &[3, 4], cut: &[(1, 0)], clock
 const TWO_GATES: Bounds =
     Bounds { nodes: 5, dead: &[4], cut: &[(1, 0)], clocks_ahead: &[0], in_flight: 4, end: 0, ..SMALL };
 
-/// The first client cannot reach the second node, where something of it may be left, and the other does without that node.
-const WITHOUT: Bounds = Bounds { goes_without: 1, cuts: 1, starts: 2, end: 2, in_flight: 2, ..SMALL };
-
 /// The clients share one node, and one of the nodes restarts without its data.
 const RESTART: Bounds = Bounds {
     restarts: 1,
@@ -94,7 +90,6 @@ const WALK: Bounds = Bounds {
     clients: 3,
     starts: 4,
     retries: 12,
-    goes_without: 8,
     renewals: 20,
     in_flight: 40,
     end: 60,
@@ -134,7 +129,6 @@ const ALL: &[Event] = {
         GuardedWithoutANode,
         Queued,
         QueuedWithHold,
-        WentWithout,
         ReleasedAbove,
         BusyLeftAlone,
         PassedOn,
@@ -284,12 +278,6 @@ fn base() -> Vec<Variant> {
             "2 clients, 3 of 5 nodes run, the clients have different gates",
             TWO_DEAD,
             &[Guarded, ReleasedAbove, QueuedWithHold, Failed, Settled],
-        ),
-        holds(
-            "q-without",
-            "2 clients, 3 nodes, a path breaks; who waits above its gate tries what is behind",
-            WITHOUT,
-            &[Guarded, QueuedWithHold, WentWithout, Settled],
         ),
         holds(
             "q-two-gates",
