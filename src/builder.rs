@@ -286,10 +286,8 @@ impl LockClientBuilder {
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
     ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
-    /// - Two round trips more for each connection, and before the next requests after a flush of any database; nothing is
-    ///   granted for as long as such flushes come within each three round trips; one more key for each
-    ///   request that grants or releases; the rights to `INFO` (`+info`) and `CLIENT TRACKING` (`+client|tracking`). A key
-    ///   `<prefix>:{boot}` stays on the server.
+    /// - Two round trips more for each connection; one more key for each request that grants or releases; the right to
+    ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
     ///
     /// # What it needs
     /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.
@@ -299,7 +297,7 @@ impl LockClientBuilder {
     /// - That nobody uses a [handle](crate::HoldHandle) again that was attached, released or forced. On a server that is back with older
     ///   data such a handle may hold the lock once more.
     /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
-    ///   hides the restart.
+    ///   hides the restart. So does a `REPLICAOF` by hand, there and back, for clients whose connections stay.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -104,7 +104,7 @@ impl EmbeddedServer {
         self.0.keys()
     }
 
-    /// Deletes all keys, as FLUSHALL does. Holders are notified at once.
+    /// Deletes all keys, as FLUSHALL does. A holder learns of it by its next renewal, or at the end of a fixed lease.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

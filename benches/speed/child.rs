@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 use crate::Outcome;
-use crate::measure::{micros, own_cpu};
+use crate::measure::own_cpu;
 
 /// The first argument of this executable when it is started as such a process.
 pub const ROLE: &str = "--child";
@@ -158,7 +158,6 @@ impl Work {
                 self.cycle(&lock, count.parse()?, Duration::from_millis(hold_ms.parse()?)).await?;
             }
             ["churn", tasks, ms] => return self.churn(tasks.parse()?, Duration::from_millis(ms.parse()?)).await,
-            ["pair"] => return self.pair().await,
             ["lost"] => return Ok(self.guards.iter().filter(|guard| !guard.is_valid()).count().to_string()),
             ["cpu"] => return Ok(own_cpu()?.as_micros().to_string()),
             ["rss"] => return Ok(resident()?.to_string()),
@@ -177,13 +176,6 @@ impl Work {
         let guards: Vec<_> = stream::iter(acquiring).buffer_unordered(16).try_collect().await?;
         self.guards.extend(guards);
         Ok(())
-    }
-
-    /// Answers with the microseconds that it took.
-    async fn pair(&self) -> Outcome<String> {
-        let (lock, begun) = (self.client.lock("pair"), Instant::now());
-        lock.lock().await?.unlock().await?;
-        Ok(micros(begun.elapsed()).to_string())
     }
 
     /// Starts tasks that wait for the lock, and keep it if they get it.

@@ -224,11 +224,6 @@ async fn optional_rights(client: &LockClient, report: &mut Report) {
     let mut lacks = Vec::new();
     for (words, right, without) in [
         (&["PING"][..], "+ping", "the server's ACL LOG fills with refused PINGs"),
-        (
-            &["CLIENT", "TRACKING", "ON", "OPTIN"],
-            "+client|tracking",
-            "holders notice a FLUSHALL with their next renewal",
-        ),
         (&["SCAN", "0", "COUNT", "1"], "+scan", "`list`, and `watch` with a pattern, are refused"),
     ] {
         let answers = ask(client, words).await;

@@ -98,12 +98,6 @@ pub trait Faults: Send + Sync + 'static {
         vec![Duration::ZERO]
     }
 
-    /// How long the message of a flush takes. An answer that comes earlier brings it along.
-    fn flushed(&self, client: &str) -> Duration {
-        let _ = client;
-        Duration::ZERO
-    }
-
     /// An error such as `LOADING Redis is loading` with which the server refuses a request. Then the script does
     /// not run.
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
@@ -171,10 +165,6 @@ impl<F: Faults> Faults for Arc<F> {
 
     fn push(&self, client: &str) -> Vec<Duration> {
         (**self).push(client)
-    }
-
-    fn flushed(&self, client: &str) -> Duration {
-        (**self).flushed(client)
     }
 
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {

@@ -31,4 +31,4 @@ pub use interpreter::Interpreter;
 pub use keyspace::{Dump, Keyspace, Moves, RefusedCommands, Reply, Snapshot};
 pub use member::Slot;
 pub use request::Request;
-pub use server::{Connection, Pushed, Pushes, Server};
+pub use server::{Connection, Pushes, Server};

@@ -39,8 +39,6 @@ struct Shared {
     shutdowns: AtomicU64,
     /// How often another one took over in between, and this one took no notice of it.
     unnoticed: AtomicU64,
-    /// How often it was promoted, its connections having stayed.
-    promotions: AtomicU64,
     /// The number of the next connection.
     next_number: AtomicU64,
     /// As a node of a cluster.
@@ -58,32 +56,15 @@ pub struct Connection {
     channel: String,
     /// Cancelled when it is over.
     pub dead: CancellationToken,
-    /// Keys were flushed, and the message of it is on its way.
-    flushed: Arc<AtomicBool>,
 }
 
-impl Connection {
-    /// The message of a flush is here. `false`: an answer has brought it along before, or the connection is over.
-    pub fn hears_of_flush(&self) -> bool {
-        self.flushed.swap(false, Ordering::Relaxed) && !self.dead.is_cancelled()
-    }
-}
-
-/// What arrives at a client without a request.
-pub enum Pushed {
-    /// A message on its channel.
-    Message(Vec<u8>),
-    /// As CLIENT TRACKING reports it.
-    Flushed,
-}
-
-/// Unbounded: the scripts bound what they publish. Those of fairlock send a client one message for each of its places, and
-/// `max_waiters` bounds these. Of flushes one at a time is on its way.
-pub type Pushes = mpsc::UnboundedReceiver<Pushed>;
+/// The messages on a client's channel. Unbounded: the scripts bound what they publish. Those of fairlock send a client one
+/// message for each of its places, and `max_waiters` bounds these.
+pub type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
 
 struct Subscriber {
     connection: Connection,
-    pushes: mpsc::UnboundedSender<Pushed>,
+    pushes: mpsc::UnboundedSender<Vec<u8>>,
 }
 
 impl fmt::Debug for Server {
@@ -145,7 +126,6 @@ impl Server {
                 started: Notify::new(),
                 shutdowns: AtomicU64::new(0),
                 unnoticed: AtomicU64::new(0),
-                promotions: AtomicU64::new(0),
                 next_number: AtomicU64::new(1),
                 member,
                 bus: OnceLock::new(),
@@ -161,23 +141,9 @@ impl Server {
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
-    /// Deletes all keys, as FLUSHALL does, and tells all connections.
+    /// Deletes all keys, as FLUSHALL does.
     pub fn flush(&self) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
-        self.tell_of_flush();
-    }
-
-    /// Keys were flushed, of this or of another database: Redis notifies all connections, and does not say which.
-    pub fn tell_of_flush(&self) {
-        let subscribers = lock(&self.shared.connections);
-        let subscribers =
-            subscribers.values().map(|subscriber| (subscriber.connection.clone(), subscriber.pushes.clone()));
-        // Collected, so that the map is not locked while the faults decide about the messages.
-        for (connection, pushes) in subscribers.collect::<Vec<_>>() {
-            if !connection.flushed.swap(true, Ordering::Relaxed) {
-                arrive(pushes, Pushed::Flushed, self.shared.faults.flushed(client_of(&connection.channel)));
-            }
-        }
     }
 
     /// One command, outside of any script.
@@ -268,7 +234,6 @@ impl Server {
             shutdowns: self.shutdowns(),
             channel: channel.to_owned(),
             dead: CancellationToken::new(),
-            flushed: Arc::default(),
         };
         let subscriber = Subscriber { connection: connection.clone(), pushes };
         lock(&self.shared.connections).insert(channel.to_owned(), subscriber);
@@ -329,17 +294,9 @@ impl Server {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// The identity of this life of the server: new after each start, and after each promotion.
+    /// The identity of this life of the server: new after each start.
     pub fn life(&self) -> String {
-        let promotions = self.shared.promotions.load(Ordering::Relaxed);
-        format!("embedded/{}", self.shutdowns() - self.epoch() + promotions)
-    }
-
-    /// Demoted to a replica of one that was behind, and promoted again. Redis reports that as a flush.
-    pub fn was_demoted(&self, snapshot: Snapshot) {
-        self.restore(snapshot);
-        self.shared.promotions.fetch_add(1, Ordering::Relaxed);
-        self.tell_of_flush();
+        format!("embedded/{}", self.shutdowns() - self.epoch())
     }
 
     /// What Sentinels count: one for each failover that changed nothing of its life.
@@ -477,19 +434,19 @@ impl Server {
         let subscriber = lock(&self.shared.connections).get(channel).map(|subscriber| subscriber.pushes.clone());
         let Some(pushes) = subscriber else { return };
         for delay in self.shared.faults.push(client_of(channel)) {
-            arrive(pushes.clone(), Pushed::Message(message.clone().into_bytes()), delay);
+            arrive(pushes.clone(), message.clone().into_bytes(), delay);
         }
     }
 }
 
-fn arrive(pushes: mpsc::UnboundedSender<Pushed>, pushed: Pushed, delay: Duration) {
+fn arrive(pushes: mpsc::UnboundedSender<Vec<u8>>, message: Vec<u8>, delay: Duration) {
     // An error means that the connection is closed. The message is lost with it.
     if delay.is_zero() {
-        let _ = pushes.send(pushed);
+        let _ = pushes.send(message);
     } else {
         tokio::spawn(async move {
             sleep(delay).await;
-            let _ = pushes.send(pushed);
+            let _ = pushes.send(message);
         });
     }
 }

@@ -485,8 +485,8 @@ impl<'a> Attempt<'a> {
             observe::in_line(&self.request.who());
             loop {
                 match self.waiter.outcome().await {
-                    // P1: it may have rested over a flush, and others have the name by now.
-                    WaitOutcome::Granted { token, until } if !self.is_doubted() && !self.may_be_of_old_data() => {
+                    // P1: it may have rested over a failover, and others have the name by now.
+                    WaitOutcome::Granted { token, until } if !self.is_doubted() => {
                         // At first the grant's own time counts. A lease that is shorter than it is kept
                         // from the start.
                         let lease_from = self.confirming.unwrap_or_else(now);
@@ -510,15 +510,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// R14: whether the server may have granted this from old data, in which another owner's lock is missing. After a flush only boot.lua can
-    /// tell, and the next request asks it first. A frozen server grants nothing, so its grants are older than the freeze.
-    /// An attach is no grant: what a handle holds goes on.
-    fn may_be_of_old_data(&self) -> bool {
-        let (runner, lock) = (&self.request.engine.context.runner, &self.request.entry.keys.lock);
-        self.request.attach.is_none() && (runner.is_boot_due(lock) || runner.is_frozen(lock))
-    }
-
-    /// A flush or a new connection came since the last request.
+    /// A new connection or slots came since the last request.
     fn is_doubted(&self) -> bool {
         self.doubts < self.request.engine.holds.doubts()
     }
@@ -543,20 +535,15 @@ impl<'a> Attempt<'a> {
             self.doubts = self.request.engine.holds.doubts();
             let answer = renew.run(runner, None).await;
             asked += 1;
-            // It asks again if one more flush came since: this future may have rested (P1). There is a bound, since another
-            // database may be flushed within each round trip (E1).
+            // It asks again if one more connection came since: this future may have rested (P1). There is a bound, since slots
+            // may come within each round trip (E1).
             let is_doubted = self.is_doubted() && asked < CONFIRMED_AT_MOST;
-            let is_unsure = is_doubted || runner.is_boot_due(&self.request.entry.keys.lock);
-            if answer.is_err() || !is_unsure || is_over(self.request.limit) {
+            if answer.is_err() || !is_doubted || is_over(self.request.limit) {
                 break answer;
             }
         };
         self.waiter.confirms(false);
         match answer {
-            Ok(_) if self.may_be_of_old_data() => {
-                self.must_leave = true;
-                return None;
-            }
             // Else it has lost the grant, which says nothing of others.
             Ok(answer) => {
                 if let Renewed::Renewed { lease_left } = answer.body {
@@ -579,7 +566,7 @@ impl<'a> Attempt<'a> {
         // It asks the server once more if something came before this future looked (P1), or if the answer was on its way, or
         // rested, for longer than the hold lasts yet: it might be lost before its first renewal is answered (P8).
         let is_late = lease_left < 2 * now().saturating_duration_since(sent);
-        if is_late || self.is_doubted() || self.may_be_of_old_data() {
+        if is_late || self.is_doubted() {
             Box::pin(self.confirm(token)).await
         } else {
             self.hold_told(token, sent, lease_left)

@@ -37,7 +37,7 @@ pub struct Holds {
     pub owners: Arc<OwnerTable<Hold>>,
     /// When the watchdog renews which hold.
     pub schedule: Schedule<Hold>,
-    /// Grows when the server may have forgotten holds: a flush, a new connection, gained slots.
+    /// Grows when the server may have forgotten holds: a new connection, gained slots.
     doubts: AtomicU64,
 }
 
@@ -313,7 +313,7 @@ impl Hold {
         // P1: no doubt is missed. A doubt from before this line is owed an answer; a later doubt is followed by a
         // check, which looks in the table and finds this hold. What that check asks without an answer is owed too, so
         // the answer to an earlier renewal takes nothing off the schedule. A renewal that is under way when a doubt
-        // arises owes nothing: with many holds, and a flush of another database every moment, it would never end (E1).
+        // arises owes nothing: with many holds, and slots that come one by one, it would never end (E1).
         hold.state.lock().owed = holds.doubts();
         hold.schedule(false);
         hold
@@ -509,7 +509,7 @@ impl Hold {
         let was = std::mem::replace(&mut state.detaching, DetachStage::No);
         self.renew_after_a_rest(&mut state);
         drop(state);
-        // What came up while the server was asked, a flush or a renewal, has had no answer.
+        // What came up while the server was asked, a check or a renewal, has had no answer.
         self.schedule(was == DetachStage::Asks);
     }
 

@@ -42,7 +42,6 @@ use context::Context;
 use hold::{Hold, Holds};
 use lease::Grant;
 use poller::Poller;
-use watchdog::Renewal;
 
 /// How many names and holds are checked at once after a reconnect.
 const CHECKED_TOGETHER: usize = 64;
@@ -122,32 +121,6 @@ impl Listener for Engine {
             });
             self.holds.doubt();
             join(polls, check(self.doubted(&keys))).await;
-        }
-        .boxed()
-    }
-
-    fn doubt(&self) {
-        self.holds.doubt();
-    }
-
-    fn flushed(self: Arc<Self>, keys: ServedKeys, since: Instant) -> BoxFuture<'static, ()> {
-        async move {
-            // Only holds: a holder would rely on what is gone until its next renewal (P8). A waiter
-            // finds out by its next poll, and asks anew (P9).
-            // A flush takes all keys of a database at once. So one hold that began before, and is still there, shows that it
-            // was another database. (A cluster has one only.)
-            let is_earlier = |hold: &Hold| hold.began < since && is_concerned(hold, &keys);
-            while matches!(keys, ServedKeys::All)
-                && let Some(earlier) = self.holds.owners.find_hold(is_earlier)
-            {
-                match watchdog::attend(earlier).await {
-                    Renewal::Renewed => return,
-                    Renewal::Lost | Renewal::Unknown => break,
-                    // No evidence, and the others are too many to be asked for it.
-                    Renewal::Over => {}
-                }
-            }
-            check(self.doubted(&keys)).await;
         }
         .boxed()
     }

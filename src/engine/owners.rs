@@ -106,21 +106,6 @@ impl<H> OwnerTable<H> {
         self.entries.lock().range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect()
     }
 
-    /// One for which this is true, if there is one. It looks no further than that.
-    pub fn find_hold(&self, is_meant: impl Fn(&H) -> bool) -> Option<Arc<H>> {
-        // Kept until the table is free: dropping the last reference to an entry or a hold may take the lock on it.
-        let mut seen = Vec::new();
-        let entries = self.entries.lock();
-        let found = entries.values().filter_map(Weak::upgrade).find_map(|entry| {
-            let hold = entry.hold();
-            let found = hold.clone().filter(|hold| is_meant(hold));
-            seen.push((entry, hold));
-            found
-        });
-        drop(entries);
-        found
-    }
-
     /// All holds of this client.
     pub fn holds(&self) -> Vec<Arc<H>> {
         // Collected first, for the same reason as in `holds_at`.

@@ -45,7 +45,7 @@ impl Connection {
     pub async fn open(
         io: Box<dyn Io>,
         credentials: &Credentials,
-        handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
+        handle: impl Fn(&[u8]) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
         // With RESP3 one connection carries replies and pushes, so that both are up or both are down. Without CLIENT SETINFO,
         // which would be one more right: a server logs each denial.
@@ -215,18 +215,10 @@ fn read(value: Value) -> Result<ScriptReply, RequestError> {
     values.into_iter().map(field).collect::<Result<_, _>>().map(ScriptReply::List)
 }
 
-/// A push of the server.
-pub enum Unasked<'a> {
-    /// A message on this client's channel.
-    Message(&'a [u8]),
-    /// FLUSHALL or FLUSHDB.
-    Flushed,
-}
-
 /// Handles pushes. It runs inside the connection's driver, so it must not block.
 fn on_push(
     dead: CancellationToken,
-    handle: impl Fn(Unasked<'_>) + Send + Sync,
+    handle: impl Fn(&[u8]) + Send + Sync,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {
     move |push: PushInfo| {
         match (push.kind, push.data.as_slice()) {
@@ -236,9 +228,7 @@ fn on_push(
             // A server that was frozen may go on after another one has taken over. Its grants are over.
             _ if dead.is_cancelled() => {}
             // The first element is the channel. A client listens on one only.
-            (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(Unasked::Message(payload)),
-            // With names of keys it would be about those keys; without, it is about all of them.
-            (PushKind::Invalidate, [Value::Nil]) => handle(Unasked::Flushed),
+            (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(payload),
             _ => {}
         }
         Ok(())

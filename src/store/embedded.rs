@@ -6,7 +6,7 @@
 use std::iter::once;
 use std::sync::Arc;
 
-use fairlock_emulator::{Connection, Delivery, Pushed, Pushes, Reply, Request, Server};
+use fairlock_emulator::{Connection, Delivery, Pushes, Reply, Request, Server};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -128,13 +128,8 @@ impl Wire for EmbeddedWire {
     /// Hands pushes to the listener until then.
     async fn over(node: &Supervised<Self>, (connection, pushes): &mut (Connection, Pushes)) -> bool {
         let messages = async {
-            while let Some(pushed) = pushes.recv().await {
-                // What comes behind a flush brings its message along.
-                node.hear_of_flush(connection);
-                match (pushed, node.link.listener()) {
-                    (Pushed::Message(message), Some(listener)) => listener.pushed(&node.keys, &message),
-                    (Pushed::Flushed, _) | (_, None) => {}
-                }
+            while let Some(message) = pushes.recv().await {
+                node.link.listener().iter().for_each(|listener| listener.pushed(&node.keys, &message));
             }
         };
         let _ = connection.dead.run_until_cancelled(messages).await;
@@ -152,7 +147,6 @@ impl Wire for EmbeddedWire {
             // Served before the first await. A future that is dropped there cannot take back what was
             // sent.
             let served = node.serve(&server, &request);
-            node.hear_of_flush(&connection);
             // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
@@ -275,27 +269,16 @@ impl Supervised<EmbeddedWire> {
     fn boot(&self, server: &Server) {
         let Some(boot) = &self.boot else { return };
         let life = server.life();
-        let (flushes, keys, args) = (boot.flushes(), boot.keys(), boot.args(&life, server.epoch()));
+        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
         let request = copied(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
         if let Some(Ok(reply)) = server.serve(&request).map(script_reply) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.
-            let _ = boot.booted(&reply, flushes, "the embedded server");
-        }
-    }
-
-    /// The message of a flush has arrived. An answer brings it along: as in the driver of a real connection, it is heard before the
-    /// caller looks at that.
-    fn hear_of_flush(&self, connection: &Connection) {
-        if connection.hears_of_flush() {
-            self.flushed();
+            let _ = boot.booted(&reply, "the embedded server");
         }
     }
 
     /// `None`: the server is shut down.
     fn serve(&self, server: &Server, request: &Request) -> Option<Reply> {
-        if self.is_boot_due() {
-            self.boot(server);
-        }
         let served = server.serve(request)?;
         if !matches!(&served, Reply::Error(text) if refusal(text).lacks_boot()) {
             return Some(served);
@@ -328,7 +311,6 @@ async fn deliver(
     let served = node.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
-        node.hear_of_flush(&sent.connection);
         // Fails if the caller no longer waits, or if another copy was answered first.
         let _ = answer.try_send(served);
     }

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use futures::future::join;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -47,10 +46,6 @@ pub struct Link<C> {
     listener: OnceLock<Weak<dyn Listener>>,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    /// When the first flush was reported that was not checked yet.
-    flushed: Mutex<Option<Instant>>,
-    /// Notified of a flush.
-    flush: Notify,
     /// Notified when a node of a cluster has got slots from another one.
     gained: Notify,
     metrics: Metrics,
@@ -63,10 +58,9 @@ pub struct Link<C> {
 impl<C: Connection> Link<C> {
     pub fn new(changes: watch::Sender<()>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Fault::NotConnected)));
-        let (changed, flush, gained) = (Notify::new(), Notify::new(), Notify::new());
-        let (broke, flushed) = (Mutex::new(None), Mutex::new(None));
+        let (changed, gained, broke) = (Notify::new(), Notify::new(), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Self { state, changed, changes, listener, broke, flushed, flush, gained, metrics, counted, stop }
+        Self { state, changed, changes, listener, broke, gained, metrics, counted, stop }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -205,37 +199,13 @@ impl<C: Connection> Link<C> {
         self.gained.notify_one();
     }
 
-    /// The server has lost all keys of a database, perhaps not of ours.
-    pub fn flushed(&self) {
-        let Some(listener) = self.listener() else { return };
-        // First: the check that takes this flush must find all that it puts in doubt.
-        listener.doubt();
-        self.flushed.lock().get_or_insert_with(now);
-        self.flush.notify_one();
-    }
-
     /// Checks waits and holds against the server, for as long as a connection lives. `new`: a connection that is taken
-    /// into use. Never ends. Flushes are handled beside all else: a check of waits that hangs must not delay the notice
-    /// of a loss (P8).
+    /// into use. Never ends.
     pub async fn keep_checked(&self, new: Option<&C>, keys: &ServedKeys, limit: Duration) {
-        let others = async {
-            if let Some(connection) = new {
-                self.resume(connection, keys, limit).await;
-            }
-            self.check_gains(keys).await;
-        };
-        join(self.check_flushes(keys), others).await;
-    }
-
-    /// Checks holds after a flush. One check at a time: what arises meanwhile is one more.
-    async fn check_flushes(&self, keys: &ServedKeys) {
-        loop {
-            self.flush.notified().await;
-            let since = self.flushed.lock().take();
-            if let (Some(listener), Some(since)) = (self.listener(), since) {
-                listener.flushed(keys.clone(), since).await;
-            }
+        if let Some(connection) = new {
+            self.resume(connection, keys, limit).await;
         }
+        self.check_gains(keys).await;
     }
 
     /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed

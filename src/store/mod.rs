@@ -92,11 +92,6 @@ pub trait Listener: Send + Sync + 'static {
     /// A new connection is up, or slots have come here. Messages for these keys may have been missed, so their waits and
     /// holds are checked. `broke`: when the end of the connection before was noticed; `None`: there was none.
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
-    /// The server has lost all keys of a database at once, by FLUSHALL or FLUSHDB: from now on holds are doubted. Like
-    /// `pushed` it runs inside the driver, before any answer that comes later.
-    fn doubt(&self);
-    /// Checks the holds of these keys after `doubt`, which was called at `since` first.
-    fn flushed(self: Arc<Self>, keys: ServedKeys, since: Instant) -> BoxFuture<'static, ()>;
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
     /// must not block.
     fn gone(&self);

@@ -83,11 +83,6 @@ impl Runner {
         self.frozen_for(lock_key).is_some()
     }
 
-    /// With `strict_restart`: whether it may have loaded older data since boot.lua was asked.
-    pub fn is_boot_due(&self, lock_key: &str) -> bool {
-        self.store.serving(lock_key).and_then(Server::boot).is_some_and(Boot::is_due)
-    }
-
     /// For how much longer it grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
         let server = self.store.serving(lock_key)?;

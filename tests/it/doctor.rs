@@ -130,10 +130,10 @@ async fn each_missing_right_is_a_finding() {
             }
         }
         // These are not needed.
-        without(&["+ping", "+client|tracking"]).await;
+        without(&["+ping"]).await;
         let said = doctor(&url, &[]).await;
         assert!(said.is_fit, "{:?}", said.findings);
-        for right in ["+ping", "+client|tracking", "+scan"] {
+        for right in ["+ping", "+scan"] {
             said.has("rights", "note", right);
         }
         without(&["+info"]).await;

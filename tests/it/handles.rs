@@ -925,16 +925,19 @@ async fn a_detach_that_was_refused_as_late_says_so() {
     .await;
 }
 
-/// A flush comes while the detach is refused: the guard that goes on learns of it, and does not rely on its lease.
+/// The server comes back without its data while the detach is refused: the guard that goes on learns of it, and does not rely on its
+/// lease.
 #[tokio::test]
-async fn a_flush_during_a_detach_that_is_refused_is_noticed() {
+async fn a_restart_during_a_detach_that_is_refused_is_noticed() {
     in_virtual_time(async |store| {
         let client = store.open(LockClient::builder()).await;
         let guard = client.lock("x").with_lease(LEASE).lock().await.unwrap();
         store.network.refuse(Some("LOADING it is loading"));
         let detaching = tokio::spawn(guard.detach(LEASE));
         sleep(SECOND).await;
+        store.server.shut_down();
         store.server.flush();
+        store.server.start_up();
         let Err(DetachError::Refused { guard, .. }) = detaching.await.unwrap() else { panic!() };
         store.network.refuse(None);
         assert_eq!(timeout(20 * SECOND, guard.lost()).await, Ok(Loss::Gone));

@@ -6,7 +6,6 @@ use std::time::Duration;
 use fairlock::{FairLock, LockError, owner};
 use tracing::Level;
 
-use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::sentinels::{url, watching};
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
@@ -393,10 +392,6 @@ async fn what_a_server_cannot_tell_is_told_at_debug() {
         redis::cmd("PUBLISH").arg(&channels[0]).arg("what?").exec_async(&mut redis).await.unwrap();
         eventually("it is told", async || said.saw("DEBUG", "an unknown message on this client's channel")).await;
         client.close().await.unwrap();
-        set_user(&server, RIGHTS.into_iter().chain(MORE_RIGHTS)).await;
-        let url = server.url_of_worker();
-        Timing::default().connect(&url).await.close().await.unwrap();
-        assert!(said.saw("DEBUG", "no CLIENT TRACKING"), "{:?}", said.lines());
     })
     .await;
 }

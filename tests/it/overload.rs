@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fairlock::{LockClient, UnlockError};
 #[cfg(feature = "embedded")]
 use fairlock::LockError;
+use fairlock::{LockClient, UnlockError};
 use futures::FutureExt;
 
 use crate::support::{Server, Timing, eventually, from_env, in_virtual_time, limit_to};

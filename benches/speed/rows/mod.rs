@@ -2,7 +2,6 @@
 
 mod dead;
 mod fairness;
-mod flushes;
 mod given_up;
 mod hand_off;
 mod held;
@@ -47,7 +46,6 @@ pub fn groups() -> Vec<Group> {
         group!("waiting", waiting::run, ["waiting-10000-client", "waiting-10000-redis", waiting::POLL]),
         group!("held", held::run, held::NAMES),
         group!("memory", memory::run, ["memory-held", "memory-waiting", "memory-churn"]),
-        group!("flushes", flushes::run, flushes::NAMES),
         group!("names used once", names::run, ["names-1000000", "names-1000000-left"]),
         group!("fairness", fairness::run, fairness::NAMES),
         group!("quorum", quorum::pairs, quorum::PAIRS),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisResult, Value};
 use tokio::time::{sleep, timeout};
 
 use super::error::{cluster_error, connect_error, probe_error};
@@ -20,7 +20,7 @@ use crate::store::ServedKeys;
 use crate::store::call::{Call, arg, key};
 use crate::store::clock::now;
 use crate::store::cluster::view::View;
-use crate::store::connection::{Connection, Unasked};
+use crate::store::connection::Connection;
 use crate::store::dial::{Limit, Target};
 use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
 use crate::store::reply::{Fields, Malformed};
@@ -75,7 +75,7 @@ impl Supervised<NetworkWire> {
         // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
         // one the two would keep each other alive.
         let shared = Arc::downgrade(self);
-        let handle = move |unasked: Unasked<'_>| shared.upgrade().into_iter().for_each(|shared| shared.heard(&unasked));
+        let handle = move |message: &[u8]| shared.upgrade().into_iter().for_each(|shared| shared.heard(message));
         let signed_in = sign_in_at(target, way.addresses(), self.operation_timeout, handle).await?;
         let SignedIn { mut connection, first, peer } = signed_in;
         // A new limit. The time that dialling took must not make a server that works look silent.
@@ -92,13 +92,11 @@ impl Supervised<NetworkWire> {
         Ok(Established { connection: Arc::new(connection), target: target.clone(), server, is_late })
     }
 
-    fn heard(&self, unasked: &Unasked<'_>) {
-        match (unasked, self.link.listener()) {
-            (Unasked::Message(ECHO), _) => self.wire.echo.heard.notify_one(),
-            (Unasked::Message(payload), Some(listener)) => listener.pushed(&self.keys, payload),
-            // Also while the first connection is made: boot.lua may have been asked already.
-            (Unasked::Flushed, _) => self.flushed(),
-            (Unasked::Message(_), None) => {}
+    fn heard(&self, message: &[u8]) {
+        match (message, self.link.listener()) {
+            (ECHO, _) => self.wire.echo.heard.notify_one(),
+            (message, Some(listener)) => listener.pushed(&self.keys, message),
+            (_, None) => {}
         }
     }
 
@@ -135,22 +133,15 @@ impl Supervised<NetworkWire> {
         } else {
             self.probe(target, connection).await?;
         }
-        let (mut flushes, mut echo) = (io.clone(), io.clone());
-        if self.boot.is_some() {
-            // Before any request that may grant a lock. In this order: no flush after boot.lua goes unheard (`Boot::is_due`).
-            let (asked, booted) =
-                futures::join!(self.ask_for_flushes(target, &mut flushes), self.boot(target, connection));
-            asked.and(booted)?;
-        }
+        // Before any request that may grant a lock.
+        self.boot(target, connection).await?;
         // We need to subscribe _last_. From then on the server takes this client for reachable and
         // grants locks to it (R6), so all that can still fail comes before. These are sent together and served in this
         // order, so that the echo is heard.
         let channel = self.wire.channel.at(&connection.channel_tag);
         let publish = redis::cmd("PUBLISH").arg(&channel).arg(ECHO).to_owned();
-        let asking =
-            async { if self.boot.is_none() { self.ask_for_flushes(target, &mut flushes).await } else { Ok(()) } };
-        let (asked, subscribed, echoed) = futures::join!(asking, io.subscribe(channel), publish.query_async(&mut echo));
-        asked?;
+        let mut echo = io.clone();
+        let (subscribed, echoed) = futures::join!(io.subscribe(channel), publish.query_async(&mut echo));
         subscribed.map_err(|error| connect_error(target, error))?;
         self.check_echo(target, echoed).await;
         Ok(run_id)
@@ -218,21 +209,6 @@ impl Supervised<NetworkWire> {
                 Err(target.unreachable(Arc::new(Fault::AnotherCluster)))
             }
             _ => Ok(id.chars().take(DIGITS_OF_ID).chain([':']).collect()),
-        }
-    }
-
-    /// Tracking without any tracked key: the server keeps nothing for it, and says when all keys are
-    /// flushed. There is no such way to notice a DEL, which the next renewal finds.
-    async fn ask_for_flushes(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
-        match redis::cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").exec_async(io).await {
-            // P1: what a demoted primary loads is a flush.
-            Err(error) if self.boot.is_some() => Err(right_error(target, "+client|tracking", error)),
-            Err(error) => {
-                // A right that is nice to have: without it the next renewal finds the loss.
-                tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "no CLIENT TRACKING: a flush is found by the next renewal");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
         }
     }
 
@@ -349,7 +325,6 @@ impl Supervised<NetworkWire> {
     /// With `strict_restart`: freezes the server if it may have forgotten a grant.
     async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let Some(boot) = &self.boot else { return Ok(()) };
-        let flushes = boot.flushes();
         let life = self.life(target, connection).await?;
         let (keys, args) = (boot.keys(), boot.args(&life, target.place.epoch));
         let call = Call::new(&boot::SCRIPT, &keys, &args);
@@ -358,10 +333,10 @@ impl Supervised<NetworkWire> {
         if connection.dead.is_cancelled() {
             return Err(target.unreachable(Arc::new(Fault::Disconnected)));
         }
-        boot.booted(&reply, flushes, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
+        boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }
 
-    /// The same where a request found that the record is gone, and after a flush.
+    /// The same where a request found that the record is gone.
     pub async fn boot_again(&self, connection: &Connection) -> Result<(), RequestError> {
         let target = self.wire.location.current().ok_or_else(|| RequestError::NotSent(self.link.fault()))?;
         self.boot(&target, connection).await.map_err(|error| RequestError::NotSent(Arc::new(error)))
@@ -382,7 +357,10 @@ impl Supervised<NetworkWire> {
 
     async fn info(&self, target: &Target, connection: &Connection, section: &str) -> Result<String, ConnectError> {
         let info = redis::cmd("INFO").arg(section).query_async::<String>(&mut connection.io.clone()).await;
-        info.map_err(|error| right_error(target, "+info", error))
+        info.map_err(|error| match error.code() {
+            Some("NOPERM") => ConnectError::Rights { missing: vec!["+info".to_owned()] },
+            _ => connect_error(target, error),
+        })
     }
 }
 
@@ -410,14 +388,6 @@ impl Way<'_> {
             (Self::Earlier(server), Some(run_id)) if server.run_id != run_id => Err(Obstacle::AnotherServer),
             _ => Ok(()),
         }
-    }
-}
-
-/// Why a command failed for which `strict_restart` needs this right.
-fn right_error(target: &Target, right: &str, error: RedisError) -> ConnectError {
-    match error.code() {
-        Some("NOPERM") => ConnectError::Rights { missing: vec![right.to_owned()] },
-        _ => connect_error(target, error),
     }
 }
 

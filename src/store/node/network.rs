@@ -229,17 +229,10 @@ impl Wire for NetworkWire {
         let Some(connection) = node.link.connection(Priority::Urgent) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
-        // Boxed, because it is rare: every call would have room for it otherwise.
-        if node.is_boot_due()
-            && let Err(error) = Box::pin(node.boot_again(&connection)).await
-        {
-            // A demoted primary refuses it: as below.
-            connection.dead.cancel();
-            return Err(error);
-        }
         let known = &node.wire.known;
         let mut outcome = connection.evaluate(known, call, request).await;
-        // Nothing was run, so this is still the first copy of the request.
+        // Nothing was run, so this is still the first copy of the request. Boxed, because it is rare: every call would have
+        // room for it otherwise.
         if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
             && Box::pin(node.boot_again(&connection)).await.is_ok()
         {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use super::error::{cause, connect_error};
-use crate::store::connection::{Connection, Unasked, refusal};
+use crate::store::connection::{Connection, refusal};
 use crate::store::dial::{FirstBytes, Limit, Stream, Target};
 use crate::store::error::ConnectError;
 
@@ -23,7 +23,7 @@ pub struct SignedIn {
 pub async fn sign_in(
     target: &Target,
     limit: Limit,
-    handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
+    handle: impl Fn(&[u8]) + Send + Sync + 'static,
 ) -> Result<(Connection, FirstBytes), ConnectError> {
     let addresses = target.look_up(limit).await?;
     let SignedIn { connection, first, .. } = sign_in_at(target, &addresses, limit.limit, handle).await?;
@@ -35,7 +35,7 @@ pub async fn sign_in_at(
     target: &Target,
     addresses: &[SocketAddr],
     limit: Duration,
-    handle: impl Fn(Unasked<'_>) + Send + Sync + 'static,
+    handle: impl Fn(&[u8]) + Send + Sync + 'static,
 ) -> Result<SignedIn, ConnectError> {
     let limit = Limit::of(limit);
     // Before dialling: a provider that takes long must not keep a connection waiting that has not

@@ -95,20 +95,6 @@ impl<W: Wire> Supervised<W> {
         }
     }
 
-    /// The server has lost all keys of a database, perhaps not of ours.
-    pub fn flushed(&self) {
-        // First: what is asked because of the flush comes behind it.
-        if let Some(boot) = &self.boot {
-            boot.flushed();
-        }
-        self.link.flushed();
-    }
-
-    /// With `strict_restart`: boot.lua has not been asked since the last flush.
-    pub fn is_boot_due(&self) -> bool {
-        self.boot.as_ref().is_some_and(Boot::is_due)
-    }
-
     pub fn want(&self) {
         // Relaxed: the notice orders what comes after it.
         if !self.is_wanted.swap(true, Ordering::Relaxed) {

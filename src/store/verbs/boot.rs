@@ -1,5 +1,5 @@
 //! boot.lua: freezes a server that may have forgotten a grant. Each connection of a client with `strict_restart` sends
-//! it first, and before the next request after a flush, so it goes past the runner.
+//! it first, so it goes past the runner.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,9 +23,6 @@ pub struct Boot {
     said: AtomicU64,
     /// The server's last answer.
     frozen_until: AtomicU64,
-    /// The flushes that were heard of, and how many of them the server's last answer came after.
-    flushes: AtomicU64,
-    answered: AtomicU64,
 }
 
 impl Boot {
@@ -33,24 +30,7 @@ impl Boot {
     pub fn new(options: &Options) -> Option<Self> {
         let freeze = options.freeze()?;
         let key = keys::boot(&options.prefix);
-        let [said, frozen_until, flushes, answered] = Default::default();
-        Some(Self { key, freeze, said, frozen_until, flushes, answered })
-    }
-
-    /// The server has lost all keys of a database. A primary that was demoted and promoted again keeps its connections, and
-    /// has loaded the data of another one, with a record as of then (P1).
-    pub fn flushed(&self) {
-        self.flushes.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// How many flushes were heard of: read before the script is sent that answers for them.
-    pub fn flushes(&self) -> u64 {
-        self.flushes.load(Ordering::SeqCst)
-    }
-
-    /// Whether it has to be sent again before any other request.
-    pub fn is_due(&self) -> bool {
-        self.answered.load(Ordering::SeqCst) < self.flushes()
+        Some(Self { key, freeze, said: AtomicU64::new(0), frozen_until: AtomicU64::new(0) })
     }
 
     /// Server time, in ms since 1970. It may have passed.
@@ -67,17 +47,13 @@ impl Boot {
         [arg("life", life), arg("epoch", epoch), arg("freeze", self.freeze)]
     }
 
-    /// Reads the reply to what was sent after so many flushes, and logs that the server is frozen: once for each freeze.
-    pub fn booted(&self, reply: &ScriptReply, flushes: u64, address: &str) -> Result<(), Malformed> {
+    /// Reads the reply, and logs that the server is frozen: once for each freeze.
+    pub fn booted(&self, reply: &ScriptReply, address: &str) -> Result<(), Malformed> {
         let mut fields = Fields::new(reply);
         let (status, _request) = (fields.text()?, fields.int()?);
         let now = fields.natural()? * 1000 + fields.natural()? / 1000;
         let frozen_until = decode(status, &mut fields)?;
-        // A caller may read it late, when a later flush was answered for.
-        if self.answered.load(Ordering::SeqCst) <= flushes {
-            self.frozen_until.store(frozen_until, Ordering::Relaxed);
-        }
-        self.answered.fetch_max(flushes, Ordering::SeqCst);
+        self.frozen_until.store(frozen_until, Ordering::Relaxed);
         let left = Duration::from_millis(frozen_until.saturating_sub(now));
         if !left.is_zero() && self.said.swap(frozen_until, Ordering::Relaxed) != frozen_until {
             log_line(|| {

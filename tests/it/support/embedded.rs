@@ -64,7 +64,6 @@ struct State {
     delays: BTreeMap<String, Option<Duration>>,
     is_silent: bool,
     loses_messages: bool,
-    tells_of_flush_after: Duration,
     refusal: Option<&'static str>,
     calls: u64,
     refused: u64,
@@ -116,11 +115,6 @@ impl Network {
         self.with(|state| state.refusal = refusal);
     }
 
-    /// How late the message of a flush is, if no answer brings it along.
-    pub fn tell_of_flush_after(&self, delay: Duration) {
-        self.with(|state| state.tells_of_flush_after = delay);
-    }
-
     /// How many scripts have run.
     pub fn calls(&self) -> u64 {
         self.with(|state| state.calls)
@@ -143,10 +137,6 @@ impl Faults for Network {
     fn request(&self, client: &str, _script: &str) -> Vec<Delivery> {
         let delay = self.with(|state| state.delay_of(client));
         delay.map(|delay| Delivery { request: delay, reply: Some(delay) }).into_iter().collect()
-    }
-
-    fn flushed(&self, _client: &str) -> Duration {
-        self.with(|state| state.tells_of_flush_after)
     }
 
     fn push(&self, client: &str) -> Vec<Duration> {

@@ -183,12 +183,6 @@ impl Actor {
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
             LockError::Unreachable(_) | LockError::Refused(_) if self.world.was_down_since(begun) => true,
-            // It has a grant, and had to ask about it once more.
-            LockError::Unreachable(cause)
-                if self.world.was_flushed_elsewhere() && cause.to_string().contains("was in doubt") =>
-            {
-                true
-            }
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             LockError::RuntimeGone => {
                 self.world.fault("calls_without_runtime");

@@ -37,6 +37,8 @@ const ANSWERED: Duration = Duration::from_millis(100);
 
 /// Holders are notified of a loss on the server by then, once nothing hinders their requests any more (P8).
 const TOLD_WITHIN: Duration = Duration::from_millis(300);
+/// A renewed hold is asked about again by then: a third of the longest lease.
+const RENEWED_WITHIN: Duration = Duration::from_millis(1334);
 /// How much earlier a hold may end than it should. A lease counts from its request, whose answer may take [`ANSWERED`] each way.
 const EARLY: Duration = Duration::from_millis(200);
 /// The cost to others of a future that is not polled, in ms: 250, a message to it, and a request that releases the
@@ -197,6 +199,9 @@ pub struct Checker {
     /// Lost holds: since when the server has no record of them, or a shorter lease. Not those whose holders cannot
     /// learn of it.
     ended_at: BTreeMap<Hold, Duration>,
+    /// Lost by a flush while this client was connected, and when. Its holder learns of it by its next renewal, or as its
+    /// client connects again.
+    flushed_at: BTreeMap<Hold, (String, Duration)>,
     /// Until when something hinders the requests of a client, renewals above all.
     hindered: BTreeMap<String, Duration>,
     /// Clients whose processes stand still.
@@ -224,8 +229,6 @@ pub struct Checker {
     answered: BTreeSet<Hold>,
     /// What the server had given to futures that have rested then.
     rested_with: BTreeSet<Hold>,
-    /// What it had when it was demoted for a moment.
-    demoted_with: BTreeSet<Hold>,
     /// Clients and actors that ask for several names now, and may have some of them already.
     gathering: BTreeSet<(String, usize)>,
     /// How long such a hold may stay, without faults, in ms.
@@ -236,8 +239,6 @@ pub struct Checker {
     lost_with_data: BTreeSet<Hold>,
     /// Server time, ms: no lock must be granted before (R14), and the end of the freeze that the server had last.
     must_freeze_until: i64,
-    /// The server was promoted with its connections, and nobody has asked boot.lua yet: it grants from old data (decision 95).
-    awaits_boot: bool,
     frozen_until: i64,
     /// How often a forgotten hold was relied on while the server was frozen.
     pub forgotten_holds: u64,
@@ -360,6 +361,9 @@ impl Checker {
         let connection = (node, client.to_owned());
         if on {
             self.connected.insert(connection);
+            let theirs = self.flushed_at.iter().filter(|(_, (of, _))| of == client).map(|(hold, _)| hold.clone());
+            self.ended_at.extend(theirs.map(|hold| (hold, self.now)));
+            self.flushed_at.retain(|_, (of, _)| of != client);
         } else {
             self.connected.remove(&connection);
         }
@@ -424,7 +428,7 @@ impl Checker {
     /// grants nothing.
     pub fn had_others(&mut self, keys: &[String], owner: &str, since: i64, now: i64) -> bool {
         keys.iter().for_each(|key| self.see(key, now));
-        let is_frozen = since <= self.frozen_until.max(self.must_freeze_until) || self.awaits_boot;
+        let is_frozen = since <= self.frozen_until.max(self.must_freeze_until);
         is_frozen || self.seen.had_others(keys, owner, since)
     }
 
@@ -456,9 +460,14 @@ impl Checker {
             lock.inexact = false;
             lock.list_deleted = false;
             (lock.last_heard, lock.forgiven_until, lock.spent) = (0, 0, 0);
-            let hold = lock.holder.take().map(|holder| (key.clone(), holder.token));
-            self.ended_at.extend(hold.clone().map(|hold| (hold, now)));
-            lost.extend(hold);
+            let Some(holder) = lock.holder.take() else { continue };
+            let (hold, client) = ((key.clone(), holder.token), client_of(&holder.owner).to_owned());
+            lost.insert(hold.clone());
+            if self.connected.contains(&(node, client.clone())) {
+                self.flushed_at.insert(hold, (client, now));
+            } else {
+                self.ended_at.insert(hold, now);
+            }
         }
     }
 
@@ -491,7 +500,6 @@ impl Checker {
             lock.ghosts.extend(places.filter(|ticket| !tickets.contains(ticket)));
             let lost = std::mem::replace(&mut lock.holder, holder.filter(|holder| holder.until > at));
             (lock.known, lock.queue, lock.clients, lock.queue_until) = (known, queue, clients, queue_until);
-            // A server that was only demoted has its connections yet, so a copy from before may find no tombstone.
             (lock.inexact, lock.list_deleted, lock.tombstones) = (inexact, list_deleted, tombstones);
             lock.not_asked_for.clear();
             lock.restored.extend(lock.holder.as_ref().map(|holder| (holder.token, at + ghosts_live)));
@@ -527,20 +535,6 @@ impl Checker {
                 self.returned.insert(hold);
             }
         }
-    }
-
-    /// The primary was a replica of one that was behind, for a moment, and its connections stayed. What is in flight is served from the
-    /// old data, until boot.lua is asked.
-    pub fn demoted(&mut self, then: Remembered, at: i64) {
-        self.failed_over(Failover { then, at, strict: true, node: 0, elsewhere: false });
-        // Connections stay, so that no client takes leave of what it has released just before (R15): that ends with its lease.
-        let held = self.locks.iter().filter_map(|(key, lock)| Some((key.clone(), lock.holder.as_ref()?.token)));
-        self.demoted_with.extend(held);
-        self.awaits_boot = true;
-    }
-
-    pub fn booted(&mut self) {
-        self.awaits_boot = false;
     }
 
     /// The server goes down, for `longest` at most. A client that asks right after has an answer soon.
@@ -607,7 +601,7 @@ impl Checker {
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
             Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
             Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
-            None if self.rested_with.contains(hold) || self.demoted_with.contains(hold) => since + LEASE,
+            None if self.rested_with.contains(hold) => since + LEASE,
             // Nobody else could have it before the end of a freeze (R14). Its waiter asks about it until then, and leaves.
             _ => since.max(self.frozen_until) + self.ghosts_live,
         }
@@ -665,15 +659,14 @@ impl Checker {
             if claim.held.is_valid() {
                 let is_held =
                     self.locks.get(&hold.0).and_then(|lock| lock.holder.as_ref()).is_some_and(|it| it.token == token);
+                let renewed_at = |(_, at): &(String, Duration)| claim.is_renewed.then_some(*at + RENEWED_WITHIN);
                 let since =
-                    self.ended_at.get(&hold).filter(|_| !is_held).map(|since| last.max(*since).max(claim.began));
+                    self.ended_at.get(&hold).copied().or_else(|| self.flushed_at.get(&hold).and_then(renewed_at));
+                let since = since.filter(|_| !is_held).map(|since| last.max(since).max(claim.began));
                 // A request without an answer is repeated after a pause, which depends on the lease.
                 let told_within = TOLD_WITHIN + (claim.lease / 30).min(Duration::from_millis(500));
                 if since.is_some_and(|since| now > since.saturating_add(told_within)) {
-                    wrong.push(format!(
-                        "actor {actor} still relies on {token}, which the server has lost: {:?}",
-                        self.ended_at[&hold]
-                    ));
+                    wrong.push(format!("actor {actor} still relies on {token}, which the server has lost: {since:?}"));
                     self.judged.insert(hold);
                 }
                 continue;
@@ -746,11 +739,6 @@ impl Checker {
     /// checks.
     fn check_freeze(&mut self, keys: &Keys) {
         if self.must_freeze_until == 0 || keys.frozen_until == 0 {
-            return;
-        }
-        // The record of before has come with the old data.
-        if self.awaits_boot {
-            self.frozen_until = keys.frozen_until;
             return;
         }
         if keys.frozen_until < self.must_freeze_until.max(self.frozen_until) {
@@ -1311,7 +1299,7 @@ impl Checker {
             self.violated("P2", format!("token {token} after {newest} on {key}"));
         }
         let frozen_until = self.frozen_until.max(self.must_freeze_until);
-        if ran.at < 1000 * frozen_until && !self.awaits_boot {
+        if ran.at < 1000 * frozen_until {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
         // A proposed token (Q3) comes by the answer only, and R7 is about messages.
@@ -1341,10 +1329,7 @@ impl Checker {
                 self.violated("P1", format!("{key} was taken from {} before its lease ended", before.owner));
             }
         }
-        // What is granted from old data counts once somebody relies on it.
-        if !self.awaits_boot {
-            self.check_no_other_is_valid(key, token);
-        }
+        self.check_no_other_is_valid(key, token);
     }
 
     fn acquired(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {

@@ -1,7 +1,7 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 50] = [
+pub const FAULTS: [&str; 48] = [
     "cancellations",
     "sets",
     "handles",
@@ -10,7 +10,6 @@ pub const FAULTS: [&str; 50] = [
     "deaths",
     "crowds",
     "disconnects",
-    "demotions",
     "failovers",
     "keys_deleted",
     "silences",
@@ -32,7 +31,6 @@ pub const FAULTS: [&str; 50] = [
     "server_restarts",
     "server_restarts_without_data",
     "flushes",
-    "flushes_elsewhere",
     "verbs_refused",
     "rights_lost",
     "callers_rest",

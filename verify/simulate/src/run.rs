@@ -84,17 +84,6 @@ pub async fn watch_claims(world: Arc<World>) {
     }
 }
 
-/// Flushes of other databases. They are announced as flushes of ours are, and change nothing: in the calm phase too.
-async fn flush_elsewhere(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
-    loop {
-        sleep(Duration::from_millis(world.later(4000))).await;
-        hand_in_hand(&world).await;
-        let node = world.later(nodes.len() as u64) as usize;
-        world.is_flushed_elsewhere();
-        nodes[node].tell_of_flush();
-    }
-}
-
 /// In half of the cases until an actor gets a lock, whose answer or message is under way then, and in some of these
 /// until it is about to be renewed first.
 async fn hand_in_hand(world: &World) {
@@ -136,14 +125,13 @@ impl Run {
             self.start_process();
         }
         let watching = tokio::spawn(watch_queues(self.world.clone(), self.site.nodes.clone()));
-        let flushing = tokio::spawn(flush_elsewhere(self.world.clone(), self.site.nodes.clone()));
         let watching_claims = tokio::spawn(watch_claims(self.world.clone()));
         while self.site.is_sound() && !self.has_seen_enough() {
             self.cause_fault().await;
         }
         watching.abort();
         if self.site.is_sound() {
-            self.come_to_rest([flushing, watching_claims]).await;
+            self.come_to_rest(watching_claims).await;
         }
     }
 
@@ -270,9 +258,6 @@ impl Run {
         if let Some(cluster) = self.site.cluster.as_ref().filter(|_| next != node) {
             return cluster.replace((node, next), (snapshot, then), longest_outage, || {}).await;
         }
-        if self.world.state().strict && self.world.chance(0.3) {
-            return self.demote(snapshot, then);
-        }
         self.world.goes_down(longest_outage);
         self.site.nodes[node].shut_down();
         // Never at once: by its clock the new server gives greater tokens than the old one has given.
@@ -292,14 +277,6 @@ impl Run {
         self.world.state().checker.failed_over(failover);
         self.site.must_freeze();
         self.site.nodes[node].start_up();
-    }
-
-    fn demote(&self, snapshot: Snapshot, then: Remembered) {
-        self.world.fault("demotions");
-        self.site.nodes[0].was_demoted(snapshot);
-        let at = self.world.server_ms();
-        self.world.state().checker.demoted(then, at);
-        self.site.must_freeze();
     }
 
     async fn flush(&self) {
@@ -323,7 +300,7 @@ impl Run {
     }
 
     /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
-    async fn come_to_rest(&mut self, others: [JoinHandle<()>; 2]) {
+    async fn come_to_rest(&mut self, watching_claims: JoinHandle<()>) {
         self.site.be_calm();
         // Once the last late messages have arrived, everything must work again.
         sleep(SETTLING).await;
@@ -340,7 +317,7 @@ impl Run {
         sleep(CALM).await;
         self.site.nobody_waits_long();
         watching.abort();
-        others.iter().for_each(JoinHandle::abort);
+        watching_claims.abort();
         self.site.end_all().await;
         if !self.site.is_sound() {
             return;

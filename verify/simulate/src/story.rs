@@ -5,13 +5,11 @@ use std::collections::BTreeSet;
 /// How many of the last lines about the lock are shown. What the violation names is shown from the beginning on.
 const LAST: usize = 60;
 /// Events that everybody notices.
-const EVERYWHERE: [&str; 20] = [
+const EVERYWHERE: [&str; 18] = [
     "calm",
-    "demotions",
     "failovers",
     "failovers_unnoticed",
     "flushes",
-    "flushes_elsewhere",
     "goes down",
     "has moved",
     "is up",

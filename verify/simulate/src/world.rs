@@ -157,11 +157,6 @@ pub enum Fate {
 
 /// The fate of pushed messages is asked for by this name.
 pub const PUSH: &str = "push";
-/// That of the message of a flush.
-pub const FLUSH: &str = "flush";
-
-/// How long a question and its answer take without faults, and another pair behind them.
-const ASKED_AGAIN: Duration = Duration::from_millis(100);
 
 const REFUSALS: [&str; 4] =
     ["NOREPLICAS too few replicas", "LOADING loading the data", "MISCONF cannot persist", "OOM no memory"];
@@ -220,7 +215,6 @@ pub struct State {
     calm_since: Duration,
     /// In the calm phase: when the server was last down, or a slot last moved.
     last_down: Option<Duration>,
-    last_flush_elsewhere: Option<Duration>,
     /// The actors finish and start nothing new.
     pub ending: bool,
     pub checker: Checker,
@@ -344,7 +338,6 @@ impl World {
                 script,
                 calm_since: Duration::ZERO,
                 last_down: None,
-                last_flush_elsewhere: None,
                 ending: false,
                 checker: Checker::new(is_cluster),
                 faults: BTreeMap::new(),
@@ -576,16 +569,6 @@ impl World {
         self.was_down_since(self.elapsed().saturating_sub(Duration::from_secs(1)))
     }
 
-    pub fn is_flushed_elsewhere(&self) {
-        self.fault("flushes_elsewhere");
-        self.state().last_flush_elsewhere = Some(self.elapsed());
-    }
-
-    /// Whether a question that crossed the message of such a flush may still be asked once more.
-    pub fn was_flushed_elsewhere(&self) -> bool {
-        self.state().last_flush_elsewhere.is_some_and(|last| self.elapsed() < last + ASKED_AGAIN)
-    }
-
     /// Whether the server was down since then, or a slot moved, in the calm phase.
     pub fn was_down_since(&self, begun: Duration) -> bool {
         self.state().last_down.is_some_and(|last| last >= begun)
@@ -707,8 +690,7 @@ impl World {
 impl State {
     /// How often a server has got an earlier state back.
     pub fn restored(&self) -> u64 {
-        let kinds =
-            ["failovers", "failovers_unnoticed", "demotions", "nodes_replaced", "slots_moved_back", "masters_put_back"];
+        let kinds = ["failovers", "failovers_unnoticed", "nodes_replaced", "slots_moved_back", "masters_put_back"];
         kinds.iter().filter_map(|kind| self.faults.get(kind)).sum()
     }
 
@@ -942,18 +924,6 @@ impl Faults for Around {
         here.map(|((_, client), _)| client.clone()).collect()
     }
 
-    fn flushed(&self, client: &str) -> Duration {
-        let mut state = self.state();
-        if let Some(Fate::PushTakes(delay)) = state.fate(client, FLUSH) {
-            return delay;
-        }
-        let most = if state.calm { state.rates.calm_delay } else { [3, 3, 300][state.later.usize(..3)] };
-        let delay = Duration::from_millis(state.later.u64(..=most));
-        let told = self.elapsed() + delay;
-        state.checker.hinder(client, told);
-        delay
-    }
-
     fn push(&self, client: &str) -> Vec<Duration> {
         let mut state = self.state();
         if let Some(Fate::PushTakes(delay)) = state.fate(client, PUSH) {
@@ -1079,11 +1049,7 @@ impl Faults for Around {
             state.note(at, what, 0, || published.message.clone());
         }
         let is_replaced = state.script.as_ref().is_some_and(|script| script.replaced == Some(self.node));
-        if ran.script == "boot" {
-            state.checker.booted();
-            return;
-        }
-        if is_replaced {
+        if ran.script == "boot" || is_replaced {
             return;
         }
         state.checker.settled = !state.is_settling(at);

@@ -34,8 +34,8 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "an-answer-that-is-looked-at-late",
-        about: "The server has given a lock away, and the caller has not looked at the answer when the server loses its data, or when \
-                a replica takes over that had not heard of it. The answer is none any more: no guard may come of it (P1, s2, R15).",
+        about: "The server has given a lock away, and the caller has not looked at the answer when the server comes back without its \
+                data, or when a replica takes over that had not heard of it. The answer is none any more: no guard may come of it (P1, s2, R15).",
         play: |world| Box::pin(an_answer_that_is_looked_at_late(world)),
     },
     Scenario {
@@ -204,7 +204,7 @@ async fn an_answer_that_is_looked_at_late(world: Arc<World>) {
         if fails_over {
             stage.fails_over().await;
         } else {
-            stage.loses_all_data();
+            stage.restarts_without_data().await;
         }
         stage.passes(ms(10)).await;
         b.gets_the_lock().await;

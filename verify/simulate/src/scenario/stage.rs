@@ -21,8 +21,6 @@ pub const STEP: &str = "==";
 pub const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
 const AFTERMATH: Duration = Duration::from_secs(120);
-/// The longest lease of callers with `strict_restart`.
-pub const FREEZE: Duration = ms(2000);
 pub const NAME: &str = "lock0";
 /// Another lock. In a cluster it is at node 1, so that all clients are connected there.
 pub const ANOTHER: &str = "another";
@@ -143,17 +141,6 @@ impl Stage {
         sleep(ms(1)).await;
     }
 
-    /// The primary becomes a replica of the one that stays behind, for a moment. Its connections stay.
-    pub fn is_demoted_and_promoted(&mut self) {
-        let (snapshot, then) = self.replica.take().expect("there is a replica");
-        step(&self.world, "the primary is demoted to the replica of before, and promoted again");
-        self.server.was_demoted(snapshot);
-        let at = self.world.server_ms();
-        let checker = &mut self.world.state().checker;
-        checker.demoted(then, at);
-        checker.must_freeze(at + FREEZE.as_millis() as i64);
-    }
-
     fn the_cluster(&self) -> &Cluster {
         self.cluster.as_ref().expect("it is a cluster")
     }
@@ -207,27 +194,14 @@ impl Stage {
     }
 
     pub fn loses_all_data(&self) {
+        self.loses_the_data_of_node(0);
+    }
+
+    pub fn loses_the_data_of_node(&self, node: usize) {
         step(&self.world, "FLUSHALL: the server has no data any more, and its connections stay");
-        self.nodes[0].flush();
+        self.nodes[node].flush();
         let at = self.world.server_ms();
-        self.world.state().checker.flushed(false, 0, at);
-    }
-
-    /// FLUSHALL is served right behind the next lock that is taken: before its caller has the answer.
-    pub fn is_flushed_behind_the_next_lock(&self) {
-        step(&self.world, "FLUSHALL comes right behind the next lock that is taken");
-        let (world, server) = (self.world.clone(), self.server.clone());
-        tokio::spawn(async move {
-            world.taken.notified().await;
-            server.flush();
-            let at = world.server_ms();
-            world.state().checker.flushed(false, 0, at);
-        });
-    }
-
-    pub fn is_flushed_elsewhere(&self) {
-        step(&self.world, "FLUSHDB of another database");
-        self.server.tell_of_flush();
+        self.world.state().checker.flushed(false, node, at);
     }
 
     pub async fn restarts_without_data(&self) {
@@ -352,16 +326,6 @@ impl Caller {
     pub fn has_no_right_to(&self, script: &'static str, time: Duration) {
         self.says(&format!("has no right to {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOPERM this user has no permissions", time);
-    }
-
-    /// Its process, until it goes on.
-    pub fn stands_still(&self) {
-        self.says("stands still");
-        self.world.pause(self.client.id());
-    }
-
-    pub fn goes_on(&self) {
-        self.world.go_on(self.client.id());
     }
 
     /// Its connection breaks, and it connects again.

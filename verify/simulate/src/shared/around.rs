@@ -28,10 +28,6 @@ impl Faults for AroundShared {
         self.around.behind()
     }
 
-    fn flushed(&self, client: &str) -> Duration {
-        self.around.flushed(client)
-    }
-
     fn push(&self, client: &str) -> Vec<Duration> {
         self.around.push(client)
     }
