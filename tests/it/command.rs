@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::LockClient;
+use fairlock::{LockClient, Loss};
 use nix::sys::signal::Signal;
 
 use crate::connecting::set_user;
@@ -596,9 +596,15 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         // It ends by the signal, or since its input is closed.
         assert!(ended.code() == Some(75) && err.contains("lost"), "{err}");
         eventually("a slot is free", async || gate.status().await.unwrap().used == 1).await;
-        // A lock of the name is something else: nobody has it, and the token of a slot is not its own.
+        // A lock of the name is something else: it is free, `status` shows both, and without a token it is the lock that is taken away.
         let (code, ..) = ran(Tool::new(&server.url(), &locked(&["--try", NAME], &["true"]))).await;
         assert_eq!(code, Some(0));
+        let guard = client.lock(NAME).lock().await.unwrap();
+        let (_, out, _) = ran(Tool::new(&server.url(), &["status", NAME])).await;
+        assert!(out.contains(&guard.token().to_string()) && out.contains("1 of 2 permits"), "{out}");
+        let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", NAME])).await;
+        assert!(code == Some(0) && out.contains("was taken away"), "{out}");
+        assert_eq!((guard.lost().await, gate.status().await.unwrap().used), (Loss::Forced, 1));
         first.say("go on\n").await;
         assert_eq!(first.end().await.0.code(), Some(0));
         client.close().await.unwrap();
@@ -672,10 +678,6 @@ async fn shared_and_exclusive_commands_are_readers_and_writers() {
         let mut writer = writer;
         assert_eq!(writer.line().await, "wrote");
         assert_eq!(writer.end().await.0.code(), Some(0));
-        let guard = client.lock(NAME).lock().await.unwrap();
-        let (code, _, err) = ran(Tool::new(&server.url(), &locked(&["-s", NAME], &["true"]))).await;
-        assert!(code == Some(2) && err.contains("is in use as a lock: leave out"), "{err}");
-        guard.unlock().await.unwrap();
         // One inside of another that it would wait for.
         let inner = format!("{} lock -x {NAME} -- true", crate::support::tool::path());
         let (code, _, err) = ran(Tool::new(&server.url(), &locked(&["-s", NAME], &["sh", "-c", &inner]))).await;

@@ -70,8 +70,6 @@ async fn a_slot_is_held_over_processes_until_it_is_released() {
         let other = acquired(&url, &["--slots", "2", "--lease", "30m"]).await;
         assert_eq!(Tool::new(&url, &is_taken).run().await.code, Some(1), "none is");
         assert_eq!(code(&url, &["acquire", NAME, "--slots", "2", "--lease", "30m", "--try"]).await.0, Some(1));
-        let (usage, err) = code(&url, &["acquire", NAME, "--lease", "30m", "--try"]).await;
-        assert!(usage == Some(2) && err.contains("use --slots N"), "{err}");
         assert_eq!(code(&url, &["extend", &handle, "2h"]).await, (Some(0), String::new()));
         let holder = gate.status().await.unwrap().holders.remove(0);
         assert!(holder.label == "pipeline 8" && holder.lease_left > Duration::from_secs(7000), "{holder:?}");

@@ -357,7 +357,7 @@ async fn only_clients_with_strict_restart_need_its_rights() {
             command.arg(rights).exec_async(&mut redis).await.unwrap();
         };
         let url = server.url_of_worker();
-        set_user(&["~fairlock:{n:*", "-info"]).await;
+        set_user(&["~fairlock:{?:*", "-info"]).await;
         let client = Timing::default().connect(&url).await;
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
         let missing = async || match strict().connect(&url).await {
