@@ -891,7 +891,7 @@ async fn p1_a_server_that_was_started_anew_grants_no_permits_until_the_longest_l
         let restarted = Instant::now();
         let gate = two.semaphore(NAME, 2);
         let next = gate.acquire_timeout(lease).await;
-        assert!(matches!(next, Err(LockError::Timeout)), "{next:?}");
+        assert!(next.unwrap_err().to_string().contains("the server grants nothing for another"));
         assert!(gate.status().await.unwrap().frozen_for.is_some());
         if loses_data {
             assert!(!permit.is_valid());

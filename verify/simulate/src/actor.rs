@@ -182,6 +182,8 @@ impl Actor {
             // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
+            // With `strict_restart`, after a restart in the faults.
+            LockError::Unreachable(cause) if cause.to_string().contains("the server grants nothing") => true,
             LockError::Unreachable(_) | LockError::Refused(_) if self.world.was_down_since(begun) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
             LockError::RuntimeGone => {
