@@ -126,12 +126,10 @@ impl Release {
             return Err(UnlockError::Lost(loss));
         }
         // Another request of this owner may have the turn, and may have no answer either.
-        if !self.begin() {
-            if timeout_at(limit.into(), self.take_turn()).await.is_err() {
-                let cause = self.hold.entry.why_no_answer(&self.hold.context().runner);
-                // Not finished: dropped here, it goes on in the background.
-                return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
-            }
+        if !self.begin() && timeout_at(limit.into(), self.take_turn()).await.is_err() {
+            let cause = self.hold.entry.why_no_answer(&self.hold.context().runner);
+            // Not finished: dropped here, it goes on in the background.
+            return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }
         self.finish(Some(limit)).await
     }

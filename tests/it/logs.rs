@@ -440,8 +440,8 @@ async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
         let said = Collect::default();
         let _here = said.clone().here();
         let holder = server.connect(Timing::default()).await;
-        let timing = Timing { operation_timeout: Duration::from_millis(300), ..Timing::default() };
-        let client = server.connect(timing).await;
+        let (operation_timeout, grant_ttl) = (Duration::from_millis(300), Duration::from_millis(1000));
+        let client = server.connect(Timing { operation_timeout, grant_ttl, ..Timing::default() }).await;
         let guard = holder.lock("x").lock().await.unwrap();
         let waiting = wait_behind(&client.lock("x")).await;
         // Both ways take longer than the grant is kept and than a request may take.
