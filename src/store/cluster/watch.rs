@@ -160,6 +160,8 @@ impl Watch {
     async fn ask_once(&self, address: &Address, limit: Limit) -> Result<(Source, Look), ConnectError> {
         let target = self.target(address);
         let source = Source::open(&target, limit).await?;
+        // A new limit: the look-up of a seed's name may have taken most of the last one.
+        let limit = Limit::of(limit.limit);
         let asked = async { source.look(source.health().await?).await };
         let silent = || target.unreachable(Arc::new(Fault::NoAnswer(limit.limit)));
         let look = limit.run(asked).await.ok_or_else(silent)?.map_err(|error| cluster_error(&target, error))?;
