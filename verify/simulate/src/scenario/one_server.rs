@@ -530,12 +530,12 @@ async fn short_waits_beside_those_who_vanished(world: Arc<World>) {
 
 async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
     let stage = Stage::new(world);
-    let as_by_default = |it: LockClientBuilder| {
+    let nearly_default = |it: LockClientBuilder| {
         let it = it.operation_timeout(ms(2000)).poll_interval(ms(2000));
-        it.grant_ttl(ms(3000)).waiter_ttl(ms(7000)).lease(ms(30_000))
+        it.grant_ttl(ms(1000)).waiter_ttl(ms(6000)).lease(ms(30_000))
     };
-    let mut a = stage.caller("A", as_by_default).await;
-    let (mut w, mut b) = (stage.caller("W", as_by_default).await, stage.caller("B", as_by_default).await);
+    let mut a = stage.caller("A", nearly_default).await;
+    let (mut w, mut b) = (stage.caller("W", nearly_default).await, stage.caller("B", nearly_default).await);
     a.gets_the_lock().await;
     w.begins_to_wait().await;
     b.begins_to_wait().await;
