@@ -158,20 +158,20 @@ pub struct LockClientBuilder {
     options: Options,
     /// `None`: derived from the poll interval and `grant_ttl`.
     waiter_ttl: Option<Duration>,
-    /// For several servers. `options` has none: one server needs none.
+    /// For several servers. Not in `options`, since one server needs none.
     clock_difference: Duration,
     /// For several servers, where it is on by default.
     without_strict_restart: bool,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
-    /// Where the first attempt to connect fails.
+    /// Whether the client goes on trying if its first attempt to connect fails.
     goes_on: bool,
 }
 
 impl LockClientBuilder {
     /// How long the server keeps a lock without a renewal, and so how long others wait when a holder
     /// dies. Defaults to 30 s. The watchdog renews it every third of that. Over a slow link choose many round
-    /// trips: what a lock gets is the lease less the time that its answer took.
+    /// trips: a lock is valid for the lease less the time that its answer took.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -182,9 +182,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long one request may take, waiting for a connection included. Defaults to 2 s. To connect takes three round trips
-    /// or more within one such time: over a slow link choose four of them at least, or the client never comes back. Before that, a
-    /// host name has one such time to be looked up.
+    /// How long one request may take, waiting for a connection included. Defaults to 2 s. Connecting takes three round
+    /// trips or more within one such time: over a slow link choose at least four, or the client never reconnects. The look-up of a
+    /// host name has as much time again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -195,10 +195,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the waiters of this client keep their places while the server does not hear from it: three times
-    /// [`poll_interval`](Self::poll_interval) and a [`grant_ttl`](Self::grant_ttl) at least. Defaults to 7 s, or to three
-    /// `poll_interval`, or to `grant_ttl` and two `poll_interval`, if that is longer. With less than `grant_ttl` and two `poll_interval`
-    /// a lock may be handed over for less than `grant_ttl`.
+    /// How long the waiters of this client keep their places while the server does not hear from it: at least three times
+    /// [`poll_interval`](Self::poll_interval), and at least [`grant_ttl`](Self::grant_ttl). Defaults to the longest of 7 s, three
+    /// `poll_interval`, and `grant_ttl` plus two `poll_interval`. If it is shorter than `grant_ttl` plus two `poll_interval`, a lock
+    /// that is handed over may be valid for less than `grant_ttl`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -220,10 +220,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a lock that is handed to a waiter of this client is valid at least, before its first renewal gives it the whole lease,
-    /// 50 ms and a round trip later. The server keeps it for `grant_ttl` and a [`poll_interval`](Self::poll_interval), since the waiter
-    /// counts from its last poll. It should be longer than two round trips: a waiter whose message was lost finds the lock by its next
-    /// poll, and confirms it with one more request. Else its turn goes to the next one. Defaults to 3 s.
+    /// How long a lock that is handed to a waiter of this client is valid at least. Its first renewal, 50 ms and a round trip later,
+    /// gives it the whole lease. The server keeps the lock for `grant_ttl` plus a [`poll_interval`](Self::poll_interval), since the
+    /// waiter counts from its last poll. Make it longer than two round trips: a waiter whose message was lost finds the lock with its
+    /// next poll and confirms it with one more request, and otherwise loses it to the next waiter. Defaults to 3 s.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -234,7 +234,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the server remembers the last token of an unused name, and up to 100 s more. Defaults to 24 h.
+    /// How long the server remembers the last token of an unused name; it may take up to 100 s longer. Defaults to 24 h.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -256,12 +256,13 @@ impl LockClientBuilder {
         self
     }
 
-    /// Ends a hold that is renewed after this long, so a forgotten guard cannot keep the lock forever. If the lease is longer, a
-    /// hold still has its first lease. A hold that had to wait has its grant, which ends a [`grant_ttl`](Self::grant_ttl) and a
-    /// [`poll_interval`](Self::poll_interval) after the last request of the wait. Neither nested locks nor [`extend`](crate::LockGuard::extend) make it longer. For a set of locks it
-    /// counts from when all are held, or from the first guard that its owner has of one of them meanwhile. It is a limit for guards:
-    /// neither for the lease of a [detach](crate::LockGuard::detach), nor for what [`LockClient::extend`] sets for a handle. A hold
-    /// that is attached again begins it anew. Defaults to no limit.
+    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. It never ends a hold before the end
+    /// of its first lease. For a hold that had to wait, that is its grant, which ends a [`grant_ttl`](Self::grant_ttl) plus a
+    /// [`poll_interval`](Self::poll_interval) after the last request of the wait. Neither nested locks nor
+    /// [`extend`](crate::LockGuard::extend) prolong it. For a set of locks it counts from the moment when all are held, or from the
+    /// first guard that its owner gets of one of them before that. It limits guards only, neither the lease of a
+    /// [detach](crate::LockGuard::detach) nor the lease that [`LockClient::extend`] sets for a handle. Attaching a handle starts it
+    /// again. Defaults to no limit.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -274,17 +275,17 @@ impl LockClientBuilder {
 
     /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
     /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease), and the longest [`grant_ttl`](Self::grant_ttl) and
-    /// [`poll_interval`](Self::poll_interval) together at least, which is the first lease of a waiter. Off by default on one server: then a restart without data may give a lock away while
-    /// its holder still relies on it, for what is left of the lease. On several servers it is on, with the lease, and a server that
-    /// was started anew does not count meanwhile.
+    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). It must be at least the longest
+    /// [`grant_ttl`](Self::grant_ttl) plus [`poll_interval`](Self::poll_interval), the first lease of a waiter. Off by default on one
+    /// server: then a restart without data may give a lock away while its holder still relies on the rest of its lease. On several
+    /// servers it is on, with the lease, and a restarted server does not count until it grants again.
     ///
     /// # What it costs
-    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, also where
+    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, even if
     ///   nothing was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more.
-    ///   The first client ever at a new server waits as long. Waiters queue meanwhile and keep their order (waiters
+    ///   The very first client at a new server waits as long. Meanwhile waiters queue and keep their order (waiters
     ///   whose queue was lost queue again, in any order), [`try_lock`](crate::FairLock::try_lock) returns `None`. Held
-    ///   locks are renewed, re-entered and released as ever. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
+    ///   locks are renewed, re-entered and released as usual. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for)
     ///   and a warning in the log have the remaining time.
     /// - Two round trips more for each connection; one more key for each request that grants or releases; the right to
     ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
@@ -294,8 +295,8 @@ impl LockClientBuilder {
     /// - A single server, several, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
     ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
     ///   1 s, add the rest to `longest_lease`.
-    /// - That nobody uses a [handle](crate::HoldHandle) again that was attached, released or forced. On a server that is back with older
-    ///   data such a handle may hold the lock once more.
+    /// - A [handle](crate::HoldHandle) that was attached, released or forced must not be used again. On a server that comes back with
+    ///   older data, such a handle may hold the lock once more.
     /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
     ///   hides the restart. So does a `REPLICAOF` by hand, there and back, for clients whose connections stay.
     ///
@@ -310,11 +311,11 @@ impl LockClientBuilder {
         self
     }
 
-    /// A server that is [not ready yet](ConnectError::may_pass) is no error of [`connect`](Self::connect): it is down or loads its
-    /// data, it is full, a cluster has no slots yet, Sentinels do not know the service yet. The client goes on trying, as after
-    /// each loss of the connection. `lock` waits meanwhile, calls with a limit return
-    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) has the reason (of a cluster, none of
-    /// whose servers is known yet, only those errors have it). For services that start without their servers, or together with them.
+    /// [`connect`](Self::connect) succeeds even if a server is [not ready yet](ConnectError::may_pass): it is down or loading its
+    /// data, it is full, a cluster has no slots yet, or Sentinels do not know the service yet. The client goes on trying, as after
+    /// each loss of the connection. Until then `lock` waits, calls with a limit return
+    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) shows the reason (while no server of a
+    /// cluster is known, only those errors have it). For services that start without their servers, or together with them.
     ///
     /// A permanent problem is still an error: a wrong password, a missing right, a certificate, options that do not fit.
     ///
@@ -356,9 +357,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long one of several servers may take to answer before the others go on without it. It is then left out until it has
-    /// answered. Defaults to a quarter of the operation time-out, which it may not be above; longer than a round trip to the
-    /// slowest server. One server has the operation time-out.
+    /// How long one of several servers may take to answer before the client goes on without it. The client then skips that server
+    /// until it has answered. Must be longer than a round trip to the slowest server, and at most the operation time-out; defaults to
+    /// a quarter of that. With one server the operation time-out counts.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -396,7 +397,7 @@ impl LockClientBuilder {
     /// value of the label `lock`. Without it there is no such label, because each value is a series of its own in the
     /// server that stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
     ///
-    /// `group` is called once for each [`LockClient::lock`]. Where it panics the group is `other`. Install the recorder
+    /// The client calls `group` once for each [`LockClient::lock`]. If it panics, the group is `other`. Install the recorder
     /// before the client connects, as with all metrics.
     ///
     /// ```
@@ -443,17 +444,17 @@ impl LockClientBuilder {
     /// }
     /// ```
     ///
-    /// The runtime must be driven all the time: one of several threads is, one of the current thread
-    /// only within its `block_on`. Callers may be in other runtimes of tokio: each call uses the timers of the
-    /// runtime that polls it first, and has to stay there. That one has to be made with `enable_time`, or the call panics, as
-    /// everything in tokio does that waits for a time.
+    /// The runtime must be driven all the time: a multi-thread runtime always is, a current-thread runtime
+    /// only within its `block_on`. Callers may be in other tokio runtimes: each call uses the timers of the
+    /// runtime that polls it first, and has to stay there. That runtime needs `enable_time`; without it the call panics, as
+    /// any timer of tokio does.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// The certificate authority for `rediss://`, and for what the redis crate connects to by TLS, as PEM. Defaults to those of the
-    /// machine. Where nothing would use it, connecting refuses it: with another URL, and with
+    /// The certificate authority for `rediss://`, and for a redis client or description that uses TLS, as PEM. Defaults to the authorities
+    /// of the machine. Connecting refuses it if nothing would use it: with another URL, and with
     /// [`connect_with`](Self::connect_with), which has [`ConnectOptions::root_certificate`].
     ///
     /// ```no_run
@@ -625,7 +626,7 @@ impl LockClientBuilder {
 /// The options of each server. An error names its server, if there are several.
 fn all_of(servers: Vec<Result<ConnectOptions, ConnectError>>) -> Result<Vec<ConnectOptions>, ConnectError> {
     let is_one = servers.len() == 1;
-    // By its number: of a URL that cannot be read it is unknown which part is a password.
+    // The error names the server by its number: in a URL that cannot be parsed, any part may be the password.
     let of_server = |(index, server): (usize, Result<_, ConnectError>)| {
         server.map_err(|error| if is_one { error } else { error.of_server(format!("server {}", index + 1)) })
     };

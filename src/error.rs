@@ -49,8 +49,8 @@ pub struct UnlockAllError {
 )]
 #[non_exhaustive]
 pub struct CloseError {
-    /// How many releases or leaves had no answer; of several servers with the probes of those that are silent. Without a connection
-    /// none may have been sent.
+    /// How many releases or leaves had no answer; with several servers, also the probes of the silent servers. Without a connection,
+    /// the client may have sent none of them.
     pub unfinished: usize,
     /// How many servers did not answer all in time: 1, unless the client has [several](crate::masters).
     pub servers: usize,

@@ -31,13 +31,13 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// [`masters`](crate::masters) has a table of the promises. Differences in use:
 /// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
 ///   the two there is no order.
-/// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more where
-///   others were seen to want it, and where a server has given a later token than the others can give. A server that does not
+/// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more if
+///   others were seen to want it, or if a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
 /// - Two `try_lock`s at the same instant may both return `None`.
-/// - With [`with_lease`](Self::with_lease) the lease begins at each server when it grants. If that was not at the same
-///   time, less of it is left: [`valid_for`](Held::valid_for) returns the rest. If it ends at one server while the call waits at
-///   another one, the call begins anew: choose a lease that is longer than the waits.
+/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that server grants. If they granted at
+///   different times, less of it is left: [`valid_for`](Held::valid_for) returns how much. If it ends at one server while the call
+///   waits at another one, the call begins again: choose a lease that is longer than the waits.
 /// - A call that is not polled may keep the lock from others for a lease. If its time ends meanwhile it may report
 ///   [`LockError::Timeout`].
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
@@ -338,12 +338,12 @@ impl FairLock {
         forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
     }
 
-    /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. Who looked
-    /// at [`status`](Self::status) first takes away the hold that was shown, and not that of the next holder. One round
+    /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. With
+    /// the token from [`status`](Self::status) you take away the hold that it showed, and not the next holder's. One round
     /// trip.
     ///
-    /// On several servers, one that served the request late may show a greater token than that of the guard. Then this returns `false`
-    /// for the guard's token: [`force_unlock_shown`](Self::force_unlock_shown) takes what is shown.
+    /// On several servers, a server that served the request late may show a greater token than the guard's. Then this returns `false`
+    /// for the guard's token; [`force_unlock_shown`](Self::force_unlock_shown) takes the hold that `status` shows.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -365,7 +365,7 @@ impl FairLock {
         if let [one] = self.lock.each() {
             return one.force_unlock(Some(token)).await;
         }
-        // Each server has a token of its own for the hold, and the guard has the greatest of those that it counts.
+        // Each server has its own token for the hold. The guard has the greatest token of the servers that count.
         let shown = self.status().await?;
         if shown.holder.as_ref().is_some_and(|holder| holder.token == token) {
             return self.force_unlock_shown(&shown).await;

@@ -32,8 +32,8 @@ use crate::store::keys::Share;
 ///
 /// # Tokens
 /// The [token](Held::token) of a permit is its identity: what [`status`](Self::status) shows, and [`revoke`](Self::revoke) takes. Others
-/// hold permits at the same time, with smaller and greater tokens. So a resource must not refuse a permit whose token is smaller
-/// than one that it has seen.
+/// hold permits at the same time, with smaller and greater tokens. So a resource must not refuse a permit because it has seen
+/// a greater token.
 ///
 /// # Where it runs
 /// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets

@@ -79,8 +79,8 @@ mod sealed {
     }
 }
 
-/// One of the types that `connect` takes. Traits of this crate: for those of others the compiler could not know that an array is none of
-/// them.
+/// One of the types that `connect` takes. The trait is this crate's own: with a foreign trait the compiler could not rule out that
+/// an array implements it.
 trait Server {
     fn read(&self) -> Read;
 }

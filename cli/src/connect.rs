@@ -108,8 +108,8 @@ pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<Loc
     Ok(builder.connect_with(servers(args)?).await?)
 }
 
-/// For a call that may wait: it tries again as long as the server is not ready and its wait lasts. Also returns what is left
-/// of the wait, for the lock.
+/// For a call that may wait: retries until the server is ready or the call's wait has ended. Also returns how long the call may
+/// still wait for the lock.
 pub async fn connect_within(
     args: &Args,
     mut builder: LockClientBuilder,

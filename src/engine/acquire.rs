@@ -77,7 +77,7 @@ pub async fn acquire(request: &AcquireRequest<'_>) -> Result<Option<Arc<Hold>>, 
             Some(turn) => turn,
             None => {
                 let Some(turn) = take_turn(request).await? else { return Ok(None) };
-                // What another call of this owner was told is older than this one.
+                // The answer on record went to an earlier call of this owner.
                 request.entry.last_answer.own();
                 turn
             }
@@ -422,7 +422,7 @@ impl<'a> Attempt<'a> {
         }
         match answer.body {
             Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => entry.last_answer.others(),
-            // A late request, or one that is over, does not look at who has the lock.
+            // For a request that is late or over, the script does not check who has the lock.
             Acquired::Late | Acquired::Over => {}
             Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => entry.last_answer.own(),
         }

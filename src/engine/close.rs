@@ -13,7 +13,7 @@ use super::error::Loss;
 use super::hold::Hold;
 use super::release;
 
-/// The holds whose guards are alive. If its deadline has passed, a hold is lost to that, and not to `close` (P8).
+/// The holds whose guards are alive. A hold whose deadline has passed is lost as expired, not as closed (P8).
 pub fn held(engine: &Engine) -> Vec<Arc<Hold>> {
     engine.holds.owners.holds().into_iter().filter(|hold| hold.live() > 0 && hold.expire_if_due().is_none()).collect()
 }

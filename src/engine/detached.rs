@@ -34,7 +34,7 @@ impl Detached {
             && (0..=LATEST).contains(&self.copies_until)
     }
 
-    /// R16: whether a copy of the detach may still be served after an answer of that server time, which has found nothing.
+    /// R16: the server found nothing at `server_ms`; whether it may still serve a copy of the detach after that.
     pub fn is_undecided(&self, server_ms: i64) -> bool {
         (1..=self.copies_until).contains(&server_ms)
     }

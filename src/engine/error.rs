@@ -49,17 +49,17 @@ pub enum LockError {
     /// The server refused the request, for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
-    /// No permits were asked for, or more than there are: by the number that this client names, and then nothing was sent, or
-    /// by the one that [`set_permits`](crate::FairSemaphore::set_permits) has set. Nothing was changed.
+    /// The call asked for no permits, or for more than there are: more than this client's own number, and then it sent nothing, or
+    /// more than [`set_permits`](crate::FairSemaphore::set_permits) has set. Nothing was changed.
     #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
     #[non_exhaustive]
     Permits {
-        /// How many were asked for.
+        /// How many permits the call asked for.
         wanted: u32,
-        /// How many there are: by this client's own number, or as it is set for all clients.
+        /// How many there are: this client's own number, or the number that is set for all clients.
         permits: u32,
     },
-    /// A write inside of a read of the same owner, which it would wait for. Nothing was sent.
+    /// The owner asked to write while it reads, and the write would wait for its own read. Nothing was sent.
     #[error(
         "this owner reads under this lock, and a write inside of its own read would wait for it: release the read first"
     )]
@@ -189,7 +189,7 @@ pub enum UnlockError {
     Refused {
         /// The server's error.
         refusal: Refusal,
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
@@ -197,7 +197,7 @@ pub enum UnlockError {
     #[error("no answer to the release, and the client goes on trying until the lease ends: {cause}")]
     #[non_exhaustive]
     Unknown {
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
@@ -208,7 +208,7 @@ pub enum UnlockError {
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]
     RuntimeGone {
-        /// When this guard surely does not hold the lock: a lease and two operation time-outs from now, or 7 s
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
         /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },

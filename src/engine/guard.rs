@@ -73,8 +73,8 @@ impl EngineGuard {
         self.ended = true;
     }
 
-    /// It counts as released at that time, or as lost if its deadline has passed by then. The request is sent when the release is run,
-    /// or in the background when that is dropped.
+    /// Ends the guard at `at`: released, or lost if its deadline has passed by then. Running the returned release sends the
+    /// request; dropping it sends the request in the background.
     pub fn end(&mut self, at: Instant) -> Release {
         // Before the count. The guard itself is still dropped after this, and must not count twice (P4).
         self.ended = true;

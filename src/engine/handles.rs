@@ -272,7 +272,7 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendErro
     }
 }
 
-/// How the guard of an extend has lost its hold. For that guard a hold that was given back is lost as well.
+/// Why the guard that is being extended has no hold any more. To that guard, a hold that was released is lost as well.
 fn loss_of(hold: &Hold) -> Option<Loss> {
     hold.expire_if_due().map(|end| if let End::Lost(loss) = end { loss } else { Loss::Gone })
 }

@@ -202,7 +202,7 @@ impl HoldState {
         self.live > 0 && !self.is_relied_on()
     }
 
-    /// Whose a loss is that is found now.
+    /// Who relied on this hold, if it is found lost now.
     fn reliance(&self, loss: Loss) -> Reliance {
         if self.is_relied_on() {
             return Reliance::Guards;
@@ -220,11 +220,11 @@ impl HoldState {
     }
 }
 
-/// Who relied on a hold as it was lost.
+/// Who relied on a hold when it was lost.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reliance {
     Guards,
-    /// They have ended by now: `unlock` reports it to its caller.
+    /// Guards that have ended by now: `unlock` reports the loss to its caller.
     PastGuards,
     Nobody,
 }
@@ -509,7 +509,7 @@ impl Hold {
         let was = std::mem::replace(&mut state.detaching, DetachStage::No);
         self.renew_after_a_rest(&mut state);
         drop(state);
-        // What came up while the server was asked, a check or a renewal, has had no answer.
+        // A check or a renewal that came due while the server was asked has not run: make up for it.
         self.schedule(was == DetachStage::Asks);
     }
 
@@ -705,11 +705,11 @@ impl Hold {
         if self.deadline() <= now() { self.forget() } else { self.schedule(false) }
     }
 
-    /// Counts one guard less, which has ended at that time. A release reports it to the server. Behind the deadline the guard has
-    /// lost the hold, whether that was noticed or not: then its watchers, the log and `unlock` all say so (P8).
+    /// Counts one guard less, which has ended at `at`. A release reports it to the server. After the deadline the guard has
+    /// lost the hold, whether anyone noticed or not: then its watchers, the log and `unlock` all say so (P8).
     pub fn drop_guard(&self, at: Instant, is_writer: bool, is_part: bool) {
-        // Before the count: without guards nobody would be told. With one look at the clock: a guard that ends in time here is
-        // released in time below.
+        // Expire the hold before the count drops: a hold without guards reports its loss to no one. Both use the same
+        // instant, so a guard that ends in time here is also released in time below.
         self.expire_if_due_at(at);
         let mut state = self.state.lock();
         state.live -= 1;
@@ -851,7 +851,7 @@ impl Hold {
     fn tell_of_loss(&self, loss: Loss, reliance: Reliance) {
         let who = self.who();
         self.holding.lost(|| self.held_for(), loss, reliance != Reliance::Nobody);
-        // `close` logs once how many there were, and a quorum may go on.
+        // `close` logs all its losses in one line, and a quorum may survive the loss of a node.
         let is_quiet = loss == Loss::Closed || reliance != Reliance::Guards || who.is_node;
         let lost = Lost { who, token: self.token, held: self.held_for(), loss };
         if is_quiet { lost.debug() } else { lost.warn() }

@@ -9,7 +9,7 @@ use crate::store::error::{Cause, Fault, RefusalKind, RequestError};
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
 
-/// What the last request of an owner about a name came to. All calls of the owner share it, since they take turns: a
+/// The outcome of an owner's last request about a name. All calls of the owner share it, since they take turns: a
 /// call that times out while another one waits for a silent server must not report that others hold the lock.
 #[derive(Default)]
 pub struct LastAnswer(Mutex<Known>);
@@ -37,7 +37,7 @@ pub async fn too_late() -> LockError {
     LockError::Unreachable(no_answer_yet())
 }
 
-/// Whether a call failed for want of time alone.
+/// Whether a call failed only because it had too little time.
 pub fn is_only_late(cause: &Cause) -> bool {
     matches!(cause.downcast_ref(), Some(Fault::NoAnswerYet))
 }

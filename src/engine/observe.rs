@@ -242,9 +242,7 @@ impl Holding {
         }
     }
 
-    /// `was_relied_on`: it had a guard. [`Lost`] logs it.
-    ///
-    /// False: its end was reported already.
+    /// Counts the loss of a hold that a guard relied on; [`Lost`] logs it. False: the end of this hold was reported already.
     pub fn lost(&self, held: impl Fn() -> Duration, loss: Loss, was_relied_on: bool) -> bool {
         let is_first = self.over(&held, "lost");
         if is_first && was_relied_on {

@@ -77,8 +77,9 @@ impl Poller {
         tracing::debug!(target: "fairlock::lock", name = %waiter.keys.name, owner = %waiter.owner_id(), "a future that waits was not polled when its turn came");
     }
 
-    /// Only the waiter's future could read its answer. So this asks the server whether it has the lock: then the waiter
-    /// is offered the grant, and passed over. By its ticket: hundreds may rest, and each would be told what all of them hold.
+    /// Only the waiter's future could read its answer. So this asks the server whether it has the lock, and then offers
+    /// the grant to the waiter and passes over it. It asks about this ticket alone: hundreds of futures may rest, and each answer
+    /// would list the holds of all.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
         if self.ask_whose(&waiter.keys, false, &[waiter.ticket()]).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);

@@ -23,7 +23,7 @@ use crate::store::verbs::release::{self as verb, Released};
 pub enum Unlocked {
     /// The lock is free, or the next waiter has it already.
     Freed,
-    /// The same owner still has this many holds on it.
+    /// The same owner still holds it this many times.
     StillHeld(u32),
 }
 
@@ -128,7 +128,7 @@ impl Release {
         // Another request of this owner may have the turn, and may have no answer either.
         if !self.begin() && timeout_at(limit.into(), self.take_turn()).await.is_err() {
             let cause = self.hold.entry.why_no_answer(&self.hold.context().runner);
-            // Not finished: dropped here, it goes on in the background.
+            // The release has not finished: dropping it here moves it to the background.
             return Err(UnlockError::Unknown { until: self.forgotten_at(), cause });
         }
         self.finish(Some(limit)).await

@@ -68,7 +68,7 @@ pub async fn attend(hold: Arc<Hold>) {
     }
 }
 
-/// One request, within the operation time-out. Moves the hold's deadline, or ends the hold. False: the outcome is unknown.
+/// Sends one request, and waits up to the operation time-out. Moves the hold's deadline, or ends the hold. False: the outcome is unknown.
 async fn ask(hold: &Hold, question: &Question) -> bool {
     let entry = &hold.entry;
     let Question { lease, only, .. } = *question;

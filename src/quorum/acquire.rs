@@ -115,12 +115,12 @@ fn keep(got: &Got) {
     got.values().for_each(|guard| guard.hold.keep());
 }
 
-/// Whether none of them is lost.
+/// Whether all of these guards are still valid.
 fn is_whole(got: &Got) -> bool {
     got.values().all(|guard| guard.hold.is_valid())
 }
 
-/// Keeps them while this is polled. Ends when one of them is lost.
+/// Keeps the guards while the caller polls this. Ends when one of them is lost.
 async fn keep_on(got: &Got) {
     while is_whole(got) {
         keep(got);
@@ -218,7 +218,7 @@ impl Gathering<'_> {
         LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
     }
 
-    /// Asks all nodes once. Two calls that do so at one instant may both end without a majority.
+    /// Asks all nodes once. Two calls at the same instant may split the nodes, and both end without a majority.
     async fn try_once(&self) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let usable = nodes.usable();
@@ -244,13 +244,13 @@ impl Gathering<'_> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
         self.told.begin_round();
-        // Read anew after each wait, which may have been long.
+        // Read again after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
             && is_whole(&got)
         {
             from = at + 1;
-            // If it was lost, or refuses this name, the call waits at the next one.
+            // If this node is lost or refuses the name, the call waits at the next one.
             let Some(guard) = self.wait_at(at, &got).await? else { continue };
             self.told.served_by(at);
             if guard.hold.was_queued {
@@ -376,7 +376,7 @@ impl Gathering<'_> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
         let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
-        // If all have given the same token, as they are asked to, there is nothing to raise.
+        // If all nodes gave the same token, as the client had asked, there is nothing to raise.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());

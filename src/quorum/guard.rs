@@ -86,9 +86,10 @@ impl QuorumGuard {
         self.hold.holding.show(&self.hold.who(), self.hold.token);
     }
 
-    /// From here on it is being released, also where no request was sent yet: a `close` finds no guard alive.
+    /// From here on the guard is being released, even at nodes that were sent no request yet: a `close` finds no guard alive.
     fn end(&mut self) -> Vec<NodeRelease> {
-        // Before the look at the deadlines that comes with the share: what is in time there must not be late below.
+        // Dropping the share compares the deadlines with the clock. Read it before that: a hold that ends in time there must
+        // not be late below.
         let at = now();
         self.share = None;
         // Q7: the first node is released last.

@@ -65,7 +65,7 @@ impl QuorumNode {
         Self { engine, address, silent, distinct, is_told_of, lost: Notify::new() }
     }
 
-    /// Which server it is, once it was connected, if its user may ask for it.
+    /// The identity of the server, once connected. `None` if the user has no right to ask for it.
     fn server_id(&self) -> Option<String> {
         self.engine.context.runner.server_id()
     }
@@ -126,7 +126,7 @@ impl Nodes {
         self.all.get(index).is_some_and(QuorumNode::is_usable) && self.same_as(index).is_none()
     }
 
-    /// Why one of those that are skipped does not serve.
+    /// Why the first node that the client skips does not serve.
     pub fn why_skipped(&self) -> Option<Cause> {
         let is_skipped = |node: &&QuorumNode| !node.is_usable() && !node.engine.context.runner.is_frozen("");
         let node = self.all.iter().find(is_skipped)?;
@@ -254,7 +254,7 @@ impl Nodes {
     }
 }
 
-/// By the outcome of a probe: whether the node refuses everything for now. One that refuses this name alone serves.
+/// Whether a probe shows that the node refuses everything for now. A node that refuses only this name serves.
 fn is_refused(outcome: &Result<(), RequestError>) -> bool {
     matches!(outcome, Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing)
 }

@@ -28,7 +28,7 @@ impl<'a> Call<'a> {
         Self { script, keys, args, asking: false, priority: Priority::Urgent }
     }
 
-    /// The same of a verb with two scripts.
+    /// A run of a verb that has two scripts: one for locks, one for shared names.
     pub fn of(kind: Kind, [lock, shared]: [&'static Script; 2], keys: &'a [&'a str], args: &'a [Arg<'a>]) -> Self {
         Self::new(if kind.is_shared() { shared } else { lock }, keys, args)
     }

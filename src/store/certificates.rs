@@ -1,4 +1,4 @@
-//! What TLS needs to know the server, and to be known by it.
+//! The certificates by which TLS verifies the server, and the server verifies this client.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use std::fmt;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use = "certificates do nothing until a provider returns them"]
-// Read by the TLS of the feature `tls` only.
+// Only the feature `tls` reads the fields.
 #[cfg_attr(not(feature = "tls"), allow(dead_code))]
 pub struct Certificates {
     pub(crate) root: Option<Vec<u8>>,

@@ -71,7 +71,7 @@ impl fmt::Display for Address {
 /// User and password, or who is asked for them.
 pub type SignIn = Source<Credentials>;
 
-/// How TLS knows the server, and the server knows this client; or who is asked for that.
+/// The certificates for TLS: fixed, or from a provider.
 pub type TlsOptions = Source<Certificates>;
 
 /// A user and a password, as a [provider](ConnectOptions::credentials_provider) of credentials returns them.

@@ -29,7 +29,7 @@ pub struct Connection {
     /// primary that was replaced while it was frozen, nor a grant that found no subscriber at the node and was taken
     /// back.
     pub channel_tag: String,
-    /// It is dead too when nobody has it any more.
+    /// Marks the connection as dead when its last user drops it.
     _last: DropGuard,
 }
 

@@ -49,7 +49,8 @@ fn at(address: &ConnectionAddr) -> Result<ConnectOptions, ConnectionInfoError> {
         ConnectionAddr::Tcp(host, port) => Ok(single(Address::Tcp { host: host.clone(), port: *port })),
         ConnectionAddr::Unix(path) => Ok(single(Address::Unix(path.clone()))),
         ConnectionAddr::TcpTls { insecure: true, .. } => Err(ConnectionInfoError::Insecure),
-        // Without them it would trust other authorities than the user has chosen, or be refused for want of a certificate.
+        // Without these certificates the client would trust authorities that the user has not chosen, or the server would
+        // refuse it.
         ConnectionAddr::TcpTls { tls_params: Some(_), .. } => Err(ConnectionInfoError::Certificates),
         ConnectionAddr::TcpTls { .. } if !cfg!(feature = "tls") => Err(ConnectionInfoError::TlsNotBuilt),
         ConnectionAddr::TcpTls { host, port, .. } => {

@@ -26,7 +26,7 @@ pub struct Refusal {
     pub in_script: bool,
 }
 
-/// How Redis' answer to a command begins that it does not have.
+/// How Redis begins its answer to a command that it does not know.
 const UNKNOWN: &str = "unknown command '";
 
 /// How to handle a refusal.
@@ -51,7 +51,7 @@ impl Refusal {
         let (text, place) =
             message.rsplit_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
         let is_own_check = text.contains("fairlock: ");
-        // Redis repeats the arguments of a command that it does not have. Of EVAL the first one is a script.
+        // Redis repeats the arguments of a command that it does not know, and the first argument of EVAL is a script.
         let text = match text.split_once("', with args beginning with") {
             Some((command, _arguments)) if command.starts_with(UNKNOWN) => format!("{command}'"),
             _ => text.trim_end_matches(',').to_owned(),
@@ -84,8 +84,8 @@ impl Refusal {
         self.kind() == RefusalKind::Passing
     }
 
-    /// The server has closed this connection, since it has as many as `maxclients` allows. Of a cluster's node the
-    /// bus has some of them.
+    /// The server has closed this connection, since it has as many as `maxclients` allows. In a cluster, the
+    /// bus takes some of these.
     fn is_full(&self) -> bool {
         self.message.starts_with("max number of clients ")
     }
@@ -519,7 +519,7 @@ fn beside_rights(missing: &[String]) -> &'static str {
 }
 
 impl ConnectError {
-    /// Why the server is out of reach, without its address.
+    /// The cause alone, without the server's address.
     pub(crate) fn into_cause(self) -> Cause {
         match self {
             Self::Unreachable { cause, .. } => cause,
@@ -536,9 +536,9 @@ impl ConnectError {
         }
     }
 
-    /// Whether a later attempt may succeed without a change by a person: the server is not ready, which is not a refusal. It
-    /// is down, its name is not known yet, it is loading its data or has no room for one more client, it is still a replica, no slot
-    /// of the cluster has a master yet, the Sentinels do not know the service yet, or too few of them answer.
+    /// Whether a later attempt may succeed although no setting, right or password has changed: the server is not ready, but it did
+    /// not refuse. It is down, its name is not known yet, it is loading its data, it has no room for one more client, or it is still a
+    /// replica; no slot of the cluster has a master yet; the Sentinels do not know the service yet, or too few of them answer.
     ///
     /// [`retry_on_initial_connect`](crate::LockClientBuilder::retry_on_initial_connect) begins in all of these cases.
     ///
@@ -640,7 +640,7 @@ pub enum Fault {
     /// No node of a cluster is asked about this slot.
     #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
     Uncovered(u16),
-    /// A node of a cluster does not see most masters of the client's.
+    /// The node does not see most masters of the client's cluster.
     #[error("the node there is in another cluster than this client, or in none: see CLUSTER NODES there")]
     AnotherCluster,
     /// A request was not sent within its caller's time.

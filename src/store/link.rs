@@ -199,8 +199,8 @@ impl<C: Connection> Link<C> {
         self.gained.notify_one();
     }
 
-    /// Checks waits and holds against the server, for as long as a connection lives. `new`: a connection that is taken
-    /// into use. Never ends.
+    /// Checks waits and holds against the server, and never ends: the caller drops it with the connection. `new`: a connection
+    /// that the client has not used yet.
     pub async fn keep_checked(&self, new: Option<&C>, keys: &ServedKeys, limit: Duration) {
         if let Some(connection) = new {
             self.resume(connection, keys, limit).await;

@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// A task of its own: the look-up goes on when nobody waits for it any longer, and the next caller joins it.
+    /// Runs in a task of its own, so that the look-up goes on without its callers, and the next caller can join it.
     fn begin(&self, name: Name) -> watch::Receiver<Option<Answer>> {
         let (answered, answer) = watch::channel(None);
         let names = self.clone();

@@ -197,8 +197,8 @@ impl Options {
         )
     }
 
-    /// How long a lock that was handed over lasts until its waiter confirms it. The waiter counts from its last poll (R7), and `grant_ttl`
-    /// of it are left whenever that was. A waiter whose message is lost finds the grant by its next poll (R8).
+    /// How long a lock that was handed over lasts until its waiter confirms it. The waiter counts from its last poll (R7), and
+    /// has at least `grant_ttl` left whenever that was. A waiter whose message is lost finds the grant by its next poll (R8).
     pub fn first_lease(&self) -> Duration {
         self.grant_ttl.saturating_add(self.poll_interval)
     }

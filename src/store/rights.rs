@@ -104,7 +104,7 @@ pub struct Beside {
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
 #[cfg(feature = "_cli")]
 pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
-    // INFO shows eviction, PING a line that is cut: locks work without them, only worse.
+    // INFO shows eviction, and PING shows that the line is cut. Locks work without both, but the client learns less.
     let mut named = ["eval", "evalsha", "subscribe", "info", "ping"].map(str::to_owned).to_vec();
     let of_scripts = scripts.iter().filter(|script| script.name != "boot" || beside.strict_restart);
     named.extend(of_scripts.flat_map(|script| calls(script.text())).map(|(command, _)| command.to_ascii_lowercase()));

@@ -154,7 +154,7 @@ impl Runner {
                 |server: &dyn Server| std::ptr::eq(admission, server.admission()) && server.is_ready(priority);
             if let Some(in_flight) = in_flight.filter(|_| self.store.serving(lock_key).is_some_and(is_same)) {
                 if is_over(by) {
-                    // Requests that run out of time together free their slots at the end of this one's time.
+                    // When requests run out of time together, the others free their slots only as this one's time ends.
                     let fault = if has_waited { Fault::NoTurn } else { Fault::NoAnswerYet };
                     return Err(RequestError::NotSent(Arc::new(fault)));
                 }

@@ -65,7 +65,7 @@ pub async fn connect(
     }
     loop {
         match node.connect().await {
-            // The primary has just died, or is a replica until the failover is over, or is not ready yet.
+            // The primary has just died, is still a replica until the failover ends, or is not ready yet.
             Err(error) if error.may_pass() && now() < until => sleep(PAUSE).await,
             outcome => return (node, outcome),
         }

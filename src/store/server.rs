@@ -39,7 +39,7 @@ pub trait Server: Send + Sync + 'static {
     fn hears(&self) -> bool;
     /// Its freezes, with `strict_restart`.
     fn boot(&self) -> Option<&Boot>;
-    /// Two clients with the same one are connected to one server. `None`: the user may not ask for it.
+    /// The identity of the server: two clients with the same one are connected to the same server. `None`: the user may not ask for it.
     fn server_id(&self) -> Option<String>;
 }
 

@@ -12,7 +12,7 @@ use super::error::{Cause, Obstacle};
 
 type Provide<T> = dyn Fn() -> BoxFuture<'static, Result<T, Cause>> + Send + Sync;
 
-/// A value that was set, or code of the user that is asked for it.
+/// A fixed value, or a provider: code of the user that returns the value.
 #[derive(Clone, Default)]
 pub struct Source<T> {
     pub fixed: T,
@@ -38,10 +38,10 @@ impl<T> Source<T> {
 }
 
 impl<T: Clone + Send + 'static> Source<T> {
-    /// Asks the provider, if there is one, each time: what it has returned before may have ended by the next reconnect.
+    /// Asks the provider each time, if there is one: an earlier value may have expired by the next reconnect.
     pub async fn get(&self) -> Result<T, Cause> {
         let Some(provide) = self.provider.clone() else { return Ok(self.fixed.clone()) };
-        // In a task of its own: it is the user's, and may panic, or block its thread for longer than this attempt may take.
+        // In a task of its own: the user's code may panic, or block its thread for longer than this attempt may take.
         let asking = tokio::spawn(async move { provide().await });
         AbortOnDropHandle::new(asking).await.unwrap_or_else(|_| Err(Arc::new(Obstacle::Panicked)))
     }

@@ -24,12 +24,12 @@ use super::options::OptionsError;
 use super::source::Source;
 use crate::sync::Mutex;
 
-/// By which names the servers are verified.
+/// The names that a server's certificate may be for.
 pub enum Peers {
     /// Each by the host that the user, or a Sentinel, has named.
     Separate,
-    /// The nodes of a cluster. One that is listed by its address may also have a certificate for one of these hosts, which the user
-    /// has named: an address is what most clusters announce, and few authorities sign one (decision 99).
+    /// The nodes of a cluster. A node that the cluster lists by address may also have a certificate for one of these hosts, which
+    /// the user has named: most clusters announce addresses, and few authorities sign one (decision 99).
     OfCluster(Vec<ServerName<'static>>),
 }
 
@@ -43,7 +43,7 @@ impl Peers {
         seeds.map_or(Self::Separate, |seeds| Self::OfCluster(seeds.iter().filter_map(host).collect()))
     }
 
-    /// Beside its own.
+    /// The names that a certificate may be for besides this host.
     fn other_names(&self, host: &str) -> &[ServerName<'static>] {
         match self {
             Self::OfCluster(hosts) if is_address(host) => hosts,
@@ -60,13 +60,13 @@ fn is_address(host: &str) -> bool {
 pub struct Tls {
     certificates: TlsOptions,
     peers: Arc<Peers>,
-    /// Made of the certificates of the last connect: parsing them again would cost each connect the same.
+    /// The certificates of the last connect, parsed. Other connects need not parse the same ones again.
     latest: Mutex<Option<(Certificates, Certified)>>,
-    /// The authorities of the machine, read when they are needed first. That takes some milliseconds.
+    /// The authorities of the machine. Reading them takes some milliseconds, so they are read only when first needed.
     of_machine: OnceLock<Arc<RootCertStore>>,
 }
 
-/// What certificates make of TLS.
+/// TLS that is set up with some certificates.
 #[derive(Clone)]
 pub struct Certified {
     config: Arc<ClientConfig>,
@@ -133,10 +133,10 @@ impl Certified {
             ([first, ..], Some(verifier)) => {
                 let names = [&[own], self.peers.other_names(host)].concat();
                 let mut config = ClientConfig::clone(&self.config);
-                // A session is of its verifier, and each handshake here has one of its own.
+                // rustls resumes a session only with the same verifier, and each handshake here has its own.
                 config.resumption = Resumption::disabled();
                 config.dangerous().set_certificate_verifier(Arc::new(AnyName { usual: verifier.clone(), names }));
-                // An address is not sent to the server. With a name it can choose the certificate for it.
+                // TLS sends the server a name, but no address. With the name the server can choose its certificate.
                 (Arc::new(config), first.clone())
             }
             _ => (self.config.clone(), own),
@@ -164,7 +164,7 @@ impl ServerCertVerifier for AnyName {
         let mut outcome = Err(CertificateError::NotValidForName.into());
         for name in &self.names {
             outcome = self.usual.verify_server_cert(certificate, intermediates, name, ocsp_response, now);
-            // Any other fault is one for all names.
+            // Any other fault would be the same for all names.
             if !outcome.as_ref().is_err_and(is_about_the_name) {
                 break;
             }
@@ -246,7 +246,7 @@ impl Certified {
                 Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
                     obstacle(address, Obstacle::NothingInCommon(format!("{alert:?}")))
                 }
-                // About what it was shown, often the client certificate.
+                // The server rejects what the client showed, often its certificate.
                 _ => ConnectError::Certificate { address, reason: format!("the server said {alert:?}") },
             },
             // A server without TLS answers the first message with text, which is no TLS record.
@@ -273,7 +273,7 @@ impl Certified {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 self.wrong_name(host, reason)
             }
-            // Without the time of now: a text that changes would be logged as a new cause at each try.
+            // Leave out the present time: a text that changes would be logged as a new cause at each try.
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 "it has expired: give the server a new one, and see the clock of this machine".into()
             }

@@ -151,7 +151,7 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
 }
 
-/// Of a shared name.
+/// A call about a shared name.
 fn shared_call() -> impl Strategy<Value = String> {
     let terms =
         || prop::sample::select(&["1,3,3000/L", "1,3,3000/L", "2,3,3000/L", "3,3,20000/a~b/c", "4,5,3000/L"][..]);

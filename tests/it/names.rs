@@ -47,7 +47,7 @@ async fn cut(server: &Server) {
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
 }
 
-/// The holder is told, and works at the new server. Before, a process that is new there would be a second holder.
+/// The holder learns of the loss, and works at the new server. A client that stayed would hold the lock beside new clients there.
 async fn is_at_the_new_one((client, guard): (LockClient, LockGuard), old: &Server, new: &Server) {
     timeout(LONGEST_WAIT, guard.lost()).await.expect("the holder is told");
     let is_there = async || subscribers(old).await.is_empty() && subscribers(new).await.len() == 1;

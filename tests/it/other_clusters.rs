@@ -61,7 +61,7 @@ impl Places {
         Self { ours, theirs, seed, url, client }
     }
 
-    /// All nodes of ours come back at other addresses, and the others get so many of those before.
+    /// All nodes of ours come back at other addresses, and the other cluster gets `taken` of their earlier addresses.
     async fn change(&mut self, taken: usize) {
         let before: Vec<_> = self.ours.masters.iter().map(Server::port).collect();
         self.ours.come_back_at(&[free_port(), free_port(), free_port()]).await;
@@ -123,7 +123,7 @@ async fn a_node_that_was_reset_and_has_joined_another_cluster_is_left() {
         let client = connect(&format!("redis+cluster://127.0.0.1:{}", ours.masters[0].port())).await;
         let name = name_with_slot(stray, 10_923..16_384).await;
         client.lock(&name).lock().await.unwrap().unlock().await.unwrap();
-        // Otherwise the others tell the client, and join the other cluster along with it.
+        // Otherwise these two would report the reset to the client, and would join the other cluster along with the node.
         ours.masters[..2].iter().for_each(Server::pause);
         let id = ours.id(2).await;
         for words in [["FLUSHALL", "SYNC"].as_slice(), &["CLUSTER", "RESET", "SOFT"]] {

@@ -470,7 +470,7 @@ async fn what_comes_late_of_the_client_that_had_permits_does_not_touch_them() {
     }
 }
 
-/// P10: nobody is left who could leave for it.
+/// P10: a handle has no client that could leave for it.
 #[tokio::test]
 async fn a_handle_whose_lease_is_over_has_nothing() {
     in_virtual_time(async |embedded| {

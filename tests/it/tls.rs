@@ -412,7 +412,7 @@ async fn the_command_outlives_the_authority_in_its_file() {
         let (ended, err) = running.end().await;
         assert_eq!(ended.code(), Some(0), "{err}");
         assert_eq!(command(&server.plain, &["EXISTS", "fairlock:{n:x}"]).await, "0", "it was released");
-        // What is wrong with the file is told at the start, with its name.
+        // At the start, the error names a file that cannot be used.
         for (file, words) in
             [("/no/such.pem", "--cacert /no/such.pem: No such file"), ("/dev/null", "root certificate")]
         {

@@ -16,7 +16,7 @@ pub struct Masters(Mutex<Arc<Shards>>);
 
 impl Masters {
     pub fn believe(&self, view: &View) {
-        // A view without slots has no masters, and those of before are then the best guess.
+        // A view without slots names no masters. Then the earlier masters are the best guess.
         if !view.shards.is_empty() {
             *self.0.lock() = Arc::new(view.shards.clone());
         }
@@ -57,7 +57,7 @@ impl Look {
 /// A look of one round, in which each known address was asked.
 pub struct Answer {
     pub look: Look,
-    /// The address is one of those that the user gave.
+    /// The user gave this address.
     pub is_seed: bool,
 }
 
@@ -73,8 +73,8 @@ pub enum Verdict {
 }
 
 /// Another cluster can take the place only while no majority of the believed masters answers and no seed leads to one of
-/// them. Either the seeds lead to it, or its masters were replicas of most of these masters: an operator promoted them all
-/// by force.
+/// them. Either the seeds lead to it, or its masters were replicas of most of these masters: an operator has forced their
+/// promotion.
 pub fn judge(believed: &Shards, answers: &[Answer]) -> Verdict {
     let best = |is: &dyn Fn(&Answer) -> bool| {
         let some = answers.iter().enumerate().filter(|(_, answer)| answer.look.is_well() && is(answer));
@@ -151,7 +151,8 @@ mod tests {
             ("2", "4 2/5 3/6", true),
             ("2", "4/1 5/2 6/3", true),
             ("2", "4 5 6", false),
-            // More masters, and fewer. A node that has lost its slots shows more than the one that has got them.
+            // Masters were added, or lost their slots. A node without slots counts itself, so it still names more of the
+            // masters than the node that has its slots now.
             ("7", "1 2 3 7 8 9", true),
             ("3", "1 2", true),
             ("2", "1", true),
@@ -179,7 +180,7 @@ mod tests {
             // No answers, and no seed among them.
             ("1 2 3", &[][..], Verdict::Undecided),
             ("1 2 3", &["- x: x y", "- y: x y"], Verdict::Undecided),
-            // Replaced: nobody is left, or one, whose cluster is down. The best seed is believed.
+            // Replaced: no old master answers, or a single one, whose cluster is down. The best seed is believed.
             ("1 2 3", &["S x: x y"], Verdict::Another(0)),
             ("1 2 3", &["-! 1: 1 2 3", "S x: x y"], Verdict::Another(1)),
             ("1 2 3", &["S x: x y", "S v: v w", "S! u: u"], Verdict::Another(1)),
@@ -188,7 +189,7 @@ mod tests {
             // Two are left, or one at a seed.
             ("1 2 3", &["-! 1: 1 2 3", "-! 2: 1 2 3", "S x: x y"], Verdict::Undecided),
             ("1 2 3", &["S! 1: 1 2 3", "S x: x y"], Verdict::Undecided),
-            // One that has joined the other cluster, and three that were reset.
+            // A master that has joined the other cluster, and three masters that were reset.
             ("1 2 3", &["S 1: x y 1"], Verdict::Another(0)),
             ("1 2 3", &["- 1: ", "- 2: ", "- 3: ", "S x: x y"], Verdict::Another(3)),
             // All masters were demoted at once: most of them report the same new ones. They do not agree yet.
@@ -198,7 +199,7 @@ mod tests {
             ("1/4 2/5 3/6", &["- 4: 4 5 6", "S x: x y"], Verdict::Another(0)),
             ("1/4", &["- 4: 4"], Verdict::Another(0)),
             ("1/4 2/5 3/6", &["- 4: 4"], Verdict::Undecided),
-            // Emptied at once, and the one that has all slots now is asked.
+            // Node 1 took all slots of node 2 at once, and both report the same masters.
             ("1 2", &["- 1: 1", "- 2: 1"], Verdict::Ours(1)),
         ] {
             let all: Vec<_> = (1..).zip(answers).map(|(epoch, text)| answer(text, epoch)).collect();

@@ -83,7 +83,7 @@ async fn connect_to_one(table: &Table<NetworkWire>) -> Result<(), ConnectError> 
         }
         match timeout(PATIENCE, connecting.next()).await {
             Ok(Some(Ok(()))) => return Ok(()),
-            // It may be down, and its replica about to take over, or not ready yet. The others work meanwhile.
+            // The master may be down, with a replica about to take over, or not ready yet. The other masters work without it.
             Ok(Some(Err(error))) if error.may_pass() => drop(first_error.get_or_insert(error)),
             Ok(Some(Err(error))) => return Err(error),
             Ok(None) | Err(_) => {}

@@ -40,7 +40,7 @@ struct Master {
     address: Address,
     /// When a node last sent a request there.
     named: Instant,
-    /// It was of the cluster before this one.
+    /// It belonged to the cluster that this one has replaced.
     is_past: bool,
 }
 
@@ -53,7 +53,7 @@ type NewSeat<W> = Box<dyn Fn(ServedKeys) -> Node<W> + Send + Sync>;
 /// Seats are used again, so their number is that of the masters at one time, although nodes come and go for months.
 pub struct Table<W: Wire> {
     slots: Arc<SlotMap>,
-    /// Those of the cluster, by which each new connection checks where it leads.
+    /// The masters of the cluster. Each new connection uses them to check which cluster it leads to.
     pub masters: Arc<Masters>,
     seats: Box<[OnceLock<Node<W>>]>,
     seated: Mutex<Seated>,
@@ -179,13 +179,13 @@ impl<W: Wire> Table<W> {
         self.changed.notify_waiters();
     }
 
-    /// The next table is of another cluster: no connection of before is used then, even to an address that stays.
+    /// The next table is another cluster's: it must use no connection from before, not even to an address that both have.
     pub fn leave_cluster(&self) {
         self.seated.lock().masters.iter_mut().flatten().for_each(|master| master.is_past = true);
     }
 
-    /// This address leads to another cluster now. A connection from before may do so too, since a node that was reset
-    /// keeps its connections: it is made again, and checked.
+    /// This address leads to another cluster now. So may the connection that is open, since a node keeps its connections when
+    /// it is reset. Drops it, so that the node connects again and checks the cluster.
     pub fn leads_elsewhere(&self, address: &Address) {
         let seat = self.seated.lock().masters.iter().position(|master| is_at(master, address));
         let node = seat.and_then(|seat| self.seats.get(seat)?.get()).map(Node::inner);
@@ -340,7 +340,7 @@ mod tests {
     async fn another_cluster_has_seats_of_its_own_even_at_the_same_addresses() {
         let table = table();
         table.replace(&[range(0, 16_383, 1)]);
-        // A seat that was named a moment ago is kept otherwise.
+        // Named a moment ago, the seat would be kept if the cluster were the same.
         let before = table.moved(0, &at(1)).unwrap();
         before.inner().want();
         table.leave_cluster();

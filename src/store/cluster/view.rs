@@ -21,7 +21,7 @@ pub struct View {
     pub ranges: Vec<SlotRange>,
     /// All nodes that it names: masters and replicas.
     pub nodes: Vec<Address>,
-    /// Also those of masters without an address.
+    /// The masters, those without an address too.
     pub shards: Shards,
 }
 
@@ -52,7 +52,7 @@ impl View {
         Ok(view)
     }
 
-    /// Whether the node with this id is in it.
+    /// Whether this view names the node, as a master or a replica.
     pub fn names(&self, id: &str) -> bool {
         self.shards.contains_key(id) || self.shards.values().any(|replicas| replicas.contains(id))
     }

@@ -5,7 +5,7 @@
 //! - each known address was asked, no majority of the believed masters answers, no seed leads to one of them, and another
 //!   cluster has taken their place for [`SETTLED`] ([`judge`]): it was replaced on purpose.
 //!
-//! A node of another cluster counts as one that does not answer.
+//! The watch treats a node of another cluster like a node that does not answer.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -43,7 +43,7 @@ const UNSETTLED: Duration = Duration::from_secs(3);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Doubts after which another node is asked: this one may be cut off from the others.
 const DOUBTS_AT_ONE: u32 = 3;
-/// How many nodes are asked at the same time, and how many seeds: a frozen one takes all the time that it gets.
+/// How many nodes the watch asks at the same time, and how many seeds: a frozen node uses up its whole limit.
 const AT_ONCE: usize = 2;
 /// A node that knows less than others, or reports the cluster down, is believed after this many such nodes
 /// in a row: the cluster may have been made anew, or be down.
@@ -63,7 +63,7 @@ pub struct Watch {
     epoch: u64,
     passed_over: u32,
     round: Round,
-    /// The masters of the cluster that may have taken the place of this one, and since when they answer.
+    /// Another cluster that may have taken the place of this one: its masters, and since when it answers.
     other: Option<(BTreeSet<String>, Instant)>,
     looked: Instant,
     changed: Instant,
@@ -83,7 +83,7 @@ enum Asked {
     All(Look),
 }
 
-/// The answers since a node of this cluster has reported it well.
+/// The answers since a node last reported this cluster to be well.
 #[derive(Default)]
 struct Round {
     turns: usize,
@@ -199,12 +199,12 @@ impl Watch {
         }
     }
 
-    /// Whether each known address has been asked in so many turns.
+    /// Whether `turns` turns have asked each known address.
     fn is_complete(&self, turns: usize) -> bool {
         AT_ONCE * turns >= self.nodes.len().max(self.seeds.len())
     }
 
-    /// A node of this cluster; if possible, one that reports it well.
+    /// Finds a node of this cluster, and prefers a node that reports the cluster to be well.
     async fn open_next(&mut self, turn: usize) -> Result<Source, ConnectError> {
         let (mut ours, mut error) = (None, None);
         for (address, outcome) in self.ask_some(turn).await {
@@ -231,8 +231,8 @@ impl Watch {
         ours.ok_or_else(|| error.unwrap_or_else(|| self.no_masters()))
     }
 
-    /// Ends early with a node that reports this cluster well. Asks seeds next to nodes: all nodes may be at other addresses
-    /// now.
+    /// Stops at the first node that reports this cluster to be well. It asks seeds as well as nodes, since all nodes may have
+    /// moved to other addresses.
     async fn ask_some(&self, turn: usize) -> Vec<(Address, Result<(Source, Look), ConnectError>)> {
         let limit = Limit::of(self.operation_timeout);
         let some = |of: &[Address]| {
@@ -303,14 +303,14 @@ impl Watch {
                 Ok::<_, RedisError>(if is_due { Asked::All(source.look(health).await?) } else { Asked::Health(health) })
             };
             match timeout(PATIENCE, asked).await {
-                // It has left for another cluster.
+                // The node has joined another cluster.
                 Ok(Ok(Asked::All(look))) if !self.is_ours(&look) => return,
                 Ok(Ok(asked)) if self.is_behind(&asked) => {
                     if self.passed_over < PASSED_OVER_AT_MOST {
                         self.passed_over += 1;
                         return sleep(SHORTEST_PAUSE).await;
                     }
-                    // All report it. The first that did was asked for all.
+                    // Every node asked lately is behind, so the watch believes them. `is_due` asks for all after the first one.
                     if let Asked::All(look) = asked {
                         self.apply(look);
                     }
@@ -357,7 +357,7 @@ impl Watch {
     }
 
     fn apply(&mut self, Look { health, view, .. }: Look) {
-        // First: a connection that the table wants is checked by them.
+        // Before the table makes a connection: it is checked against these masters.
         self.table.masters.believe(&view);
         if health.epoch != self.epoch {
             self.changed = now();
@@ -380,7 +380,7 @@ impl Watch {
     }
 }
 
-/// One more of them. With a limit once another one has answered: a dead one must not hold up the rest.
+/// The next answer; `until` limits the wait once another node has answered, so that a dead node does not hold up the look.
 async fn next<F: Future>(asking: &mut FuturesUnordered<F>, until: Option<Instant>) -> Option<F::Output> {
     match until {
         None => asking.next().await,

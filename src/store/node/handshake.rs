@@ -40,15 +40,16 @@ const ECHO: &[u8] = b"echo";
 const ECHO_LIMIT: Duration = Duration::from_millis(500);
 
 impl Supervised<NetworkWire> {
-    /// Connects, checks that this server can serve, learns its time, and subscribes. Where a look-up is late, fails, or is
-    /// empty, the address that the name led to before is tried.
+    /// Connects, checks that this server can serve, learns its time, and subscribes. If a look-up is late, fails or
+    /// finds nothing, it tries the address that the name led to before.
     pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Established, ConnectError> {
         // At each connect: after a failover the name may lead to another server.
         let looking = pin!(target.look_up(Limit::of(self.operation_timeout)));
         let Some(earlier) = self.wire.led_to(target.name()) else {
             return self.establish_at(target, Way::Now(&looking.await?)).await;
         };
-        // Boxed, so that it can be dropped: its server may grant to it while another one is connected to.
+        // Boxed, so that it can be dropped before the client connects elsewhere: a subscription that is left open could still
+        // receive grants.
         let attempt = Box::pin(async {
             sleep(HEAD_START).await;
             self.establish_at(target, Way::Earlier(&earlier)).await
@@ -115,7 +116,7 @@ impl Supervised<NetworkWire> {
             self.name_connection(connection)
         );
         let run_id = server?;
-        // Before anything is learnt from it, and before it may grant a lock.
+        // Before the client learns anything from this server, and before the server may grant a lock.
         way.check(run_id.as_deref()).map_err(|obstacle| target.obstacle(obstacle))?;
         rights?;
         let mut io = connection.io.clone();
@@ -296,7 +297,7 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// For those who read CLIENT LIST. By HELLO, which needs no right: a server would log each CLIENT SETNAME that it denies.
+    /// Shows the client's name in CLIENT LIST. HELLO needs no right, while a server logs each CLIENT SETNAME that it denies.
     async fn name_connection(&self, connection: &Connection) {
         let hello = redis::cmd("HELLO").arg(3).arg("SETNAME").arg(&self.wire.client_name).to_owned();
         // A proxy may refuse it, and no lock needs it.
@@ -369,7 +370,7 @@ impl Supervised<NetworkWire> {
 enum Way<'a> {
     /// The addresses that the name leads to now.
     Now(&'a [SocketAddr]),
-    /// The one that it led to before, and may not lead to any longer.
+    /// The server that the name led to before, and perhaps no longer does.
     Earlier(&'a NamedServer),
 }
 
@@ -381,7 +382,7 @@ impl Way<'_> {
         }
     }
 
-    /// An earlier address may be that of another server by now: a client there would be alone with its locks.
+    /// Another server may have the earlier address by now. The other clients are not there, so there would be two holders.
     fn check(&self, run_id: Option<&str>) -> Result<(), Obstacle> {
         match (self, run_id) {
             (Self::Earlier(_), None) => Err(Obstacle::NoRunId),
@@ -391,7 +392,7 @@ impl Way<'_> {
     }
 }
 
-/// By INFO replication: a replica may be set to take writes.
+/// Reads the role from INFO replication: a write proves nothing, since a replica may be set to take writes.
 fn check_role(replication: &str) -> Result<(), ConnectError> {
     if field(replication, "role") == Some("slave") { Err(ConnectError::ReadOnly) } else { Ok(()) }
 }

@@ -93,7 +93,7 @@ impl<W: Wire> Node<W> {
         // In this order: a closed link has no connection left.
         self.inner.wire.close();
         self.inner.link.close();
-        // The task that was to keep it may end before it has come to it.
+        // The supervising task may have ended before it took the first connection over.
         let _first = self.inner.first.lock().take();
     }
 }

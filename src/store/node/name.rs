@@ -19,18 +19,18 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const ANSWERS: u32 = 2;
 
 impl Supervised<NetworkWire> {
-    /// Resolves when the name leads to another primary, with that one. It must be known which server it is: another address
-    /// may be that of the same one.
+    /// Resolves with another primary when the name leads to one. Without a known `run_id` it never resolves: another address
+    /// may belong to the same server.
     pub async fn name_moved(&self, attached: &Established) -> NamedServer {
         let Established { target, server: Some(server), is_late, .. } = attached else { return pending().await };
         let (mut server, mut lacking, mut said) = (server.clone(), 0, String::new());
-        // A look-up that was late is under way yet, and its answer counts.
+        // A late look-up is still under way, and its answer counts.
         let mut pause = if *is_late { Duration::ZERO } else { INTERVAL };
         loop {
             sleep(pause).await;
             pause = INTERVAL;
-            // An error does not say where the name leads, nor does a name without an address: pods that are not ready. So they
-            // neither count nor begin the count anew.
+            // An error does not show where the name leads, and neither does an empty answer (pods that are not ready). So they
+            // neither raise the count nor reset it.
             let Ok(addresses) = target.resolve(&server.name).await else { continue };
             lacking = if addresses.contains(&server.address) { 0 } else { lacking + 1 };
             if lacking < ANSWERS {
@@ -38,7 +38,7 @@ impl Supervised<NetworkWire> {
             }
             match self.server_at(target, &addresses, &server).await {
                 Some(Ok(other)) if other.run_id != server.run_id => return other,
-                // The same one by another address.
+                // The same server at another address.
                 Some(Ok(same)) => {
                     *self.wire.named.lock() = Some(same.clone());
                     (server, lacking) = (same, 0);

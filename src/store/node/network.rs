@@ -56,7 +56,7 @@ pub struct NetworkWire {
     pub rights: Vec<String>,
     /// The `run_id` of the server that the last connection led to, if its user may ask for it.
     pub server_id: Mutex<Option<String>>,
-    /// That server, if the connection was made by a host name.
+    /// The server that the host name led to. `None`: no host name was used.
     pub named: Mutex<Option<NamedServer>>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     pub eviction_is_checked: AtomicBool,
@@ -108,7 +108,7 @@ pub struct Established {
     pub target: Target,
     /// `None`: no name has to be looked up, or the user may not ask for the `run_id`.
     pub server: Option<NamedServer>,
-    /// By an earlier address: the look-up may be under way yet.
+    /// It uses an earlier address of the name, whose look-up may still be under way.
     pub is_late: bool,
 }
 
@@ -217,7 +217,7 @@ impl Wire for NetworkWire {
             }
             other = node.name_moved(attached) => {
                 tracing::warn!(target: "fairlock::server", address = %place.address, server = %other.address, "the host name leads to another server now; reconnecting");
-                // It may be reached there also if the next look-up is late.
+                // Even if the next look-up is late, the client can reach it at this address.
                 *node.wire.named.lock() = Some(other);
                 true
             }

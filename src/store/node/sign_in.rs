@@ -19,7 +19,7 @@ pub struct SignedIn {
     pub peer: Option<SocketAddr>,
 }
 
-/// By the addresses that the name leads to now.
+/// Signs in at one of the addresses that the name leads to now.
 pub async fn sign_in(
     target: &Target,
     limit: Limit,

@@ -46,7 +46,7 @@ pub trait Wire: Send + Sync + Sized + 'static {
     fn address(&self) -> String;
     /// Whether messages arrive.
     fn hears(&self) -> bool;
-    /// Two clients with the same one are connected to one server. `None`: the user may not ask for it.
+    /// The identity of the server: two clients with the same one are connected to the same server. `None`: the user may not ask for it.
     fn server_id(&self) -> Option<String>;
     /// Finds out at once whether the connection is alive.
     fn suspect(&self);

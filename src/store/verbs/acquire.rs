@@ -80,8 +80,8 @@ pub enum Acquired {
         /// Another call may find room.
         more: bool,
     },
-    /// The weight of a share is above this limit, its client's or the one that is set for all of them. It has no place: a
-    /// waiter stays one when a limit is set below its weight, and a limit of 0 refuses no call.
+    /// The share weighs more than this limit, the client's own or the limit for all clients. The attempt has no place: a limit that
+    /// is set below the weight of a waiter does not remove the waiter, and a limit of 0 refuses no call.
     TooHeavy { limit: u32 },
     /// The hold to re-enter is not there.
     Lost,

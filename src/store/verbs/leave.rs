@@ -26,9 +26,9 @@ pub struct Leave<'a> {
     pub copies_until: i64,
 }
 
-/// Nothing of the attempt is left.
+/// The reply: the server keeps nothing of the attempt.
 pub struct Left {
-    /// A live ticket may wait behind the places that one call reads.
+    /// A live ticket may wait behind the places that one run reads.
     pub more: bool,
 }
 

@@ -74,7 +74,7 @@ impl Names {
         log.lines().filter_map(|line| line.strip_prefix(&own)).map(|line| line.trim_end().to_owned()).collect()
     }
 
-    /// Waits until so many more look-ups have ended.
+    /// Waits until `look_ups` more look-ups have ended.
     pub async fn after(&self, look_ups: usize) {
         let before = self.looked_up().len();
         eventually("the name is looked up", async || self.looked_up().len() >= before + look_ups).await;

@@ -48,7 +48,7 @@ async fn a_renewal_from_before_a_refused_check(world: Arc<World>) {
     stage.all_slots_go(0, 1);
     stage.loses_the_data_of_node(1);
     a.is_refused("renew", ms(3000));
-    // By a redirect, so that it keeps the connection to node 0.
+    // A redirect shows A where the slots are, so it keeps its connection to node 0.
     a.says("asks who has the lock");
     let _ = a.client.lock(NAME).is_locked().await;
     b.hears_from_node(1, &stage);
