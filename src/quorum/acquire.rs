@@ -394,6 +394,7 @@ impl Gathering<'_> {
             began: now(),
             holding: Holding::begin(self.metrics.clone()),
             majority: nodes.majority(),
+            all: nodes.clone(),
             nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
             shares: AtomicUsize::new(1),
             over: CancellationToken::new(),

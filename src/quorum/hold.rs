@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::nodes::Nodes;
 use crate::engine::error::{Ended, Loss};
 use crate::engine::guard::EngineGuard;
 use crate::engine::hold::Hold;
@@ -35,6 +36,8 @@ pub struct QuorumHold {
     pub token: u64,
     /// How many have to be valid.
     pub majority: usize,
+    /// All of the client's nodes: two of them may lead to one server later.
+    pub all: Arc<Nodes>,
     /// The holds that count, in the order of the nodes. None is added later (Q10).
     pub nodes: Vec<NodeHold>,
     /// Guards alive.
@@ -85,10 +88,16 @@ impl Drop for GuardShare {
 impl QuorumHold {
     /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
     pub fn valid_for(&self) -> Duration {
-        let mut times: Vec<_> = self.nodes.iter().map(|node| node.hold.valid_for()).collect();
+        let counting = self.nodes.iter().filter(|node| self.counts(node));
+        let mut times: Vec<_> = counting.map(|node| node.hold.valid_for()).collect();
         times.sort_unstable_by(|one, other| other.cmp(one));
         let is_lost = self.loss.get().is_some();
         times.get(self.majority - 1).copied().filter(|_| !is_lost).unwrap_or_default()
+    }
+
+    /// Not if the node leads to the server of another one by now, since its name has moved: one server counts once.
+    fn counts(&self, node: &NodeHold) -> bool {
+        self.all.same_as(node.index).is_none()
     }
 
     /// Which nodes counted when it was formed.
@@ -115,7 +124,12 @@ impl QuorumHold {
             match node.hold.ended() {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
-                None => left += 1,
+                None if self.counts(node) => left += 1,
+                // There it is the hold of the other node.
+                None => {
+                    losses += 1;
+                    lost = lost.or(Some(Loss::Gone));
+                }
                 Some(Ended::Lost(loss)) => {
                     losses += 1;
                     // `Forced` wins over the loss of another server.

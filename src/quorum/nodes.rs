@@ -29,8 +29,8 @@ pub struct QuorumNode {
     pub address: String,
     /// It did not answer in time, or refuses everything, and has answered nothing since.
     silent: AtomicBool,
-    /// It is no other node under another address.
-    distinct: AtomicBool,
+    /// The server that is no other node under another address. Its name may lead to another server later.
+    distinct: Mutex<Option<String>>,
     /// It is one, and that was logged.
     is_told_of: AtomicBool,
     /// Notified while it cannot be used.
@@ -61,13 +61,18 @@ struct NodeWatch {
 impl QuorumNode {
     fn new(engine: Arc<Engine>) -> Self {
         let address = engine.context.options().address.clone();
-        let [silent, distinct, is_told_of] = [const { AtomicBool::new(false) }; 3];
-        Self { engine, address, silent, distinct, is_told_of, lost: Notify::new() }
+        let [silent, is_told_of] = [const { AtomicBool::new(false) }; 2];
+        Self { engine, address, silent, distinct: Mutex::default(), is_told_of, lost: Notify::new() }
     }
 
     /// The identity of the server, once connected. `None` if the user has no right to ask for it.
     fn server_id(&self) -> Option<String> {
         self.engine.context.runner.server_id()
+    }
+
+    /// Whether it was found to be no other node.
+    fn is_distinct(&self, id: &str) -> bool {
+        self.distinct.lock().as_deref() == Some(id)
     }
 
     /// Whether it is connected, answers, and grants.
@@ -151,7 +156,7 @@ impl Nodes {
     /// The node that is the same server as this one, by another address: it would count twice, and its loss would be
     /// that of two. The builder checks the nodes that it reaches; another one may be connected later.
     pub fn same_as(&self, index: usize) -> Option<usize> {
-        let node = self.all.get(index).filter(|node| !node.distinct.load(Ordering::Relaxed))?;
+        let node = self.all.get(index)?;
         let (other, twin) = self.compare(index, node)?;
         if !node.is_told_of.swap(true, Ordering::Relaxed) {
             log_line(|| {
@@ -162,18 +167,17 @@ impl Nodes {
     }
 
     fn compare(&self, index: usize, node: &QuorumNode) -> Option<(usize, &QuorumNode)> {
+        let id = node.server_id().filter(|id| !node.is_distinct(id))?;
         // Or two that are compared at the same moment could both be found distinct.
-        let id = node.server_id()?;
         let _one_at_a_time = self.comparing.lock();
         let same = |(other, node): &(usize, &QuorumNode)| {
             // If both are new, the first one counts.
-            let counts = *other < index || node.distinct.load(Ordering::Relaxed);
-            *other != index && counts && node.server_id().as_ref() == Some(&id)
+            let is_same = node.server_id().as_ref() == Some(&id);
+            *other != index && is_same && (*other < index || node.is_distinct(&id))
         };
-        let found = self.all.iter().enumerate().find(same).filter(|_| !node.distinct.load(Ordering::Relaxed));
-        // A later restart may change its id, but not which server it is.
+        let found = self.all.iter().enumerate().find(same).filter(|_| !node.is_distinct(&id));
         if found.is_none() {
-            node.distinct.store(true, Ordering::Relaxed);
+            *node.distinct.lock() = Some(id);
         }
         found
     }

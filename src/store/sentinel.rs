@@ -22,7 +22,7 @@ use super::dial::{Access, Limit, Place, Target};
 use super::error::{ConnectError, Fault};
 use super::location::Location;
 use super::node::network::{NetworkNode, Purpose};
-use super::node::{connect_error, sign_in};
+use super::node::{SignedIn, connect_error, sign_in};
 use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use crate::sync::Mutex;
@@ -138,7 +138,11 @@ impl Sentinels {
         let Some(target) = self.targets.get(number) else { return };
         loop {
             let error = match self.open(target).await {
-                Ok(mut connection) => self.ask_while_it_answers(number, target, &mut connection).await,
+                Ok(SignedIn { mut connection, peer, .. }) => tokio::select! {
+                    error = self.ask_while_it_answers(number, target, &mut connection) => error,
+                    // The one of before may go on, with a primary that new clients are not led to.
+                    () = target.name_left(peer) => continue,
+                },
                 Err(error) => error,
             };
             tracing::debug!(target: "fairlock::server", sentinel = %target.address(), %error, "a Sentinel does not answer");
@@ -147,14 +151,13 @@ impl Sentinels {
         }
     }
 
-    async fn open(&self, target: &Target) -> Result<Connection, ConnectError> {
+    async fn open(&self, target: &Target) -> Result<SignedIn, ConnectError> {
         match sign_in(target, Limit::of(self.operation_timeout), |_| {}).await {
-            Ok((connection, _first)) => Ok(connection),
             Err(ConnectError::Credentials(refusal)) => Err(ConnectError::SentinelCredentials {
                 address: target.address(),
                 reason: format!("{} {}", refusal.code, refusal.message),
             }),
-            Err(error) => Err(error),
+            outcome => outcome,
         }
     }
 

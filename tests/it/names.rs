@@ -6,7 +6,7 @@ use fairlock::{LockClient, LockGuard};
 use tokio::time::timeout;
 
 use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
-use crate::support::sentinels::Sentinels;
+use crate::support::sentinels::{Sentinels, watch};
 use crate::support::{Answer, Collect, LONGEST_WAIT, Server, Timing, eventually, with_names};
 
 const NAME: &str = "lock.test";
@@ -327,6 +327,61 @@ async fn sentinels_whose_names_cannot_be_looked_up_have_no_vote() {
         names.lead(NAME, QUICK, OLD);
         let is_back = async || said.saw("INFO", "a majority of the Sentinels names a primary again");
         eventually("they vote again", is_back).await;
+    })
+    .await;
+}
+
+/// The vote of a Sentinel that was left says nothing about the primary that new clients are led to. The client stayed there
+/// for good, and a new client got the lock at the other primary: two holders. Found by an attack.
+#[tokio::test]
+async fn sentinels_whose_names_move_take_their_clients_along() {
+    with_names(async |names| {
+        names.lead(NAME, QUICK, OLD);
+        let old = Sentinels::start().await;
+        let new = Server::start().await;
+        let mut sentinels = Vec::new();
+        for sentinel in &old.sentinels {
+            sentinels.push(Server::beside(sentinel, "127.0.0.2").await);
+        }
+        for sentinel in &sentinels {
+            watch(sentinel, &new).await;
+        }
+        let url = old.url().replace("127.0.0.1", NAME);
+        let client = Timing::relaxed().connect(&url).await;
+        let guard = client.lock("x").lock().await.unwrap();
+        names.lead(NAME, QUICK, NEW);
+        timeout(LONGEST_WAIT, guard.lost()).await.expect("the holder is told");
+        let another = Timing::relaxed().connect(&url).await;
+        let taken = another.lock("x").lock_timeout(LONGEST_WAIT).await.unwrap();
+        assert!(client.lock("x").try_lock().await.unwrap().is_none(), "and they see each other");
+        taken.unlock().await.unwrap();
+    })
+    .await;
+}
+
+/// It counted as two of three: the hold was valid at one server, and others could get the lock at the two that are left.
+/// Found by an attack.
+#[tokio::test]
+async fn a_name_that_moves_to_another_server_of_the_quorum_counts_no_longer() {
+    with_names(async |names| {
+        names.lead(NAME, QUICK, NEW);
+        let one = Server::start().await;
+        let (two, three) = (Server::beside(&one, "127.0.0.2").await, Server::start().await);
+        let urls = [one.url(), url(&one), three.url()];
+        let client = Timing::relaxed().builder().without_strict_restart().connect(urls).await.unwrap();
+        let guard = client.lock("x").lock().await.unwrap();
+        assert_eq!(guard.servers(), [0, 1, 2]);
+        names.lead(NAME, QUICK, OLD);
+        eventually("it is there", async || subscribers(&one).await.len() == 2 && subscribers(&two).await.is_empty())
+            .await;
+        assert!(guard.is_valid(), "at the first server and at the third one");
+        let status = client.lock("x").status().await.unwrap();
+        assert_eq!(status.servers[1].same_as, Some(0));
+        three.restart().await;
+        timeout(LONGEST_WAIT, guard.lost()).await.expect("it is held at one server of three");
+        three.kill().await;
+        let error = client.lock("y").lock_timeout(Duration::from_secs(1)).await.unwrap_err().to_string();
+        assert!(error.contains("are one server"), "{error}");
     })
     .await;
 }

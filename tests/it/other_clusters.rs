@@ -100,6 +100,25 @@ async fn a_cluster_that_moves_is_found_again_and_not_the_one_that_gets_one_of_it
     .await;
 }
 
+/// It went there, since that one has a later epoch, while those who were connected stayed: two holders. Found by an attack.
+#[tokio::test]
+async fn a_new_client_goes_to_the_cluster_that_most_of_its_seeds_lead_to() {
+    limit_to(LONGEST, async {
+        let (ours, theirs) = (Cluster::with(3, &NODES).await, Cluster::with(3, &NODES).await);
+        theirs.advance_beyond(ours.epoch().await + 5).await;
+        let seeds =
+            [&ours.masters[0], &ours.masters[1], &theirs.masters[0]].map(|node| format!("127.0.0.1:{}", node.port()));
+        let one = connect(&ours.url()).await;
+        let held = one.lock("held").lock().await.unwrap();
+        let other = connect(&format!("redis+cluster://{}", seeds.join(","))).await;
+        assert!(other.lock("held").try_lock().await.unwrap().is_none(), "two holders");
+        held.unlock().await.unwrap();
+        lock_all(&other).await;
+        assert_eq!(used(&theirs.masters).await, 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_cluster_that_gets_all_addresses_of_another_one_does_not_get_its_clients() {
     limit_to(LONGEST, async {

@@ -52,6 +52,14 @@ impl Look {
     pub fn rank(&self) -> (bool, u64) {
         (!self.view.ranges.is_empty(), self.health.epoch)
     }
+
+    /// How many of these nodes belong to its cluster. An address that another cluster has got must not outdo the others by a
+    /// later epoch.
+    pub fn confirmed_by(&self, looks: &[Self]) -> usize {
+        let shards = &self.view.shards;
+        let belongs = |look: &&Self| most(shards, |master| look.view.names(master) || master == look.id);
+        looks.iter().filter(belongs).count()
+    }
 }
 
 /// A look of one round, in which each known address was asked.

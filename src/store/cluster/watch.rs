@@ -27,7 +27,7 @@ use crate::store::connection::Connection;
 use crate::store::dial::{Access, Limit, Place, Target};
 use crate::store::error::{ConnectError, Fault};
 use crate::store::node::network::NetworkWire;
-use crate::store::node::{cluster_error, sign_in};
+use crate::store::node::{SignedIn, cluster_error, sign_in};
 use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
@@ -116,18 +116,20 @@ impl Watch {
         }
     }
 
-    /// Asks all seeds at once, and believes the seed that knows most.
+    /// Asks all seeds at once. Believes the cluster that most of them lead to, and there the seed that knows most.
     pub async fn look_first(&mut self) -> Result<(), ConnectError> {
-        let (mut best, mut first_error) = (None, None);
+        let (mut looks, mut first_error) = (Vec::new(), None);
         for outcome in self.ask_seeds().await {
-            match outcome.map(|(_source, look)| look) {
-                Ok(look) if best.as_ref().is_none_or(|best: &Look| best.rank() < look.rank()) => best = Some(look),
-                Ok(_) => {}
+            match outcome {
+                Ok((_source, look)) => looks.push(look),
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
+        let best =
+            (0..looks.len()).max_by_key(|index| looks.get(*index).map(|look| (look.confirmed_by(&looks), look.rank())));
         // There is at least one seed, so there is an error.
-        let Some(look) = best else { return first_error.map_or(Ok(()), Err) };
+        let Some(best) = best else { return first_error.map_or(Ok(()), Err) };
+        let look = looks.swap_remove(best);
         if look.view.ranges.is_empty() {
             return Err(self.no_masters());
         }
@@ -391,7 +393,7 @@ async fn next<F: Future>(asking: &mut FuturesUnordered<F>, until: Option<Instant
 impl Source {
     async fn open(target: &Target, limit: Limit) -> Result<Self, ConnectError> {
         // It receives nothing that it has not asked for.
-        let (connection, _first) = sign_in(target, limit, |_| {}).await?;
+        let SignedIn { connection, .. } = sign_in(target, limit, |_| {}).await?;
         Ok(Self { address: target.place.address.clone(), connection })
     }
 

@@ -13,7 +13,7 @@ mod supervisor;
 pub mod wire;
 
 pub use error::{cluster_error, connect_error};
-pub use sign_in::sign_in;
+pub use sign_in::{SignedIn, sign_in};
 
 use std::future::Future;
 use std::sync::{Arc, Weak};

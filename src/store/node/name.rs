@@ -18,6 +18,20 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// How many answers in a row have to lack the address of the server: while a name moves, name servers differ.
 const ANSWERS: u32 = 2;
 
+impl Target {
+    /// Resolves when the name no longer leads to this address. For a Sentinel: it has no state that a connection to another
+    /// one could lose, so it needs no `run_id`.
+    pub async fn name_left(&self, address: Option<SocketAddr>) {
+        let (Some(name), Some(address)) = (self.name(), address) else { return pending().await };
+        let mut lacking = 0;
+        while lacking < ANSWERS {
+            sleep(INTERVAL).await;
+            let Ok(addresses) = self.resolve(&name).await else { continue };
+            lacking = if addresses.contains(&address) { 0 } else { lacking + 1 };
+        }
+    }
+}
+
 impl Supervised<NetworkWire> {
     /// Resolves with another primary when the name leads to one. Without a known `run_id` it never resolves: another address
     /// may belong to the same server.

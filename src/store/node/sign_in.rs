@@ -24,10 +24,9 @@ pub async fn sign_in(
     target: &Target,
     limit: Limit,
     handle: impl Fn(&[u8]) + Send + Sync + 'static,
-) -> Result<(Connection, FirstBytes), ConnectError> {
+) -> Result<SignedIn, ConnectError> {
     let addresses = target.look_up(limit).await?;
-    let SignedIn { connection, first, .. } = sign_in_at(target, &addresses, limit.limit, handle).await?;
-    Ok((connection, first))
+    sign_in_at(target, &addresses, limit.limit, handle).await
 }
 
 /// The time of a look-up does not count: the error would blame a host or a firewall for a slow resolver.

@@ -42,12 +42,17 @@ impl Sentinels {
 /// A Sentinel that watches this server by the name mymaster.
 pub async fn watching(primary: &Server) -> Server {
     let sentinel = Server::sentinel().await;
-    let port = primary.port().to_string();
-    command(&sentinel, &["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "2"]).await;
-    for (option, value) in [("down-after-milliseconds", "1000"), ("failover-timeout", "5000")] {
-        command(&sentinel, &["SENTINEL", "SET", "mymaster", option, value]).await;
-    }
+    watch(&sentinel, primary).await;
     sentinel
+}
+
+/// From now on it does.
+pub async fn watch(sentinel: &Server, primary: &Server) {
+    let port = primary.port().to_string();
+    command(sentinel, &["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "2"]).await;
+    for (option, value) in [("down-after-milliseconds", "1000"), ("failover-timeout", "5000")] {
+        command(sentinel, &["SENTINEL", "SET", "mymaster", option, value]).await;
+    }
 }
 
 pub fn url<'a>(sentinels: impl IntoIterator<Item = &'a Server>, service: &str) -> String {

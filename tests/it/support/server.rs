@@ -33,10 +33,7 @@ impl Server {
 
     /// A Sentinel that watches nothing. It keeps its state in a file, so it needs one.
     pub async fn sentinel() -> Self {
-        let server = Self::prepared(&["--sentinel"]);
-        std::fs::write(server.dir.path().join("sentinel.conf"), "").unwrap();
-        server.launch().await;
-        server
+        Self::with(&["--sentinel"]).await
     }
 
     pub async fn with(args: &[&str]) -> Self {
@@ -45,10 +42,10 @@ impl Server {
         server
     }
 
-    /// At the port of another server, and another address.
+    /// Another one of the same kind, at the same port and another address.
     pub async fn beside(other: &Self, ip: &str) -> Self {
         let mut server = Self::prepared(&[]);
-        (server.ip, server.port) = (ip.to_owned(), other.port);
+        (server.ip, server.port, server.args) = (ip.to_owned(), other.port, other.args.clone());
         server.launch().await;
         server
     }
@@ -107,7 +104,9 @@ impl Server {
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let mut command = Command::new(&binary);
         if self.args.iter().any(|arg| arg == "--sentinel") {
-            command.arg(self.dir.path().join("sentinel.conf"));
+            let file = self.dir.path().join("sentinel.conf");
+            std::fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();
+            command.arg(file);
         }
         let child = command
             .args(["--port", &self.port.to_string(), "--bind", &self.ip])
