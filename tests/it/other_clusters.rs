@@ -221,7 +221,7 @@ async fn a_cluster_that_was_replaced_on_purpose_is_found_by_the_seeds() {
         // One of three does.
         old.masters[1].kill().await;
         eventually("it is told", async || {
-            said.saw("WARN", "another cluster has taken the place of this one, which does not answer")
+            said.saw("WARN", "most masters of this cluster are gone, and others have taken their place")
         })
         .await;
         held.lost().await;

@@ -2,8 +2,9 @@
 //! time, with later epochs or earlier ones.
 //!
 //! A node belongs to the client's cluster if its view names more than half of the masters of the last believed view, as
-//! masters or as replicas. The node itself counts as named, since CLUSTER SLOTS leaves out a master that has lost its
-//! slots. One id alone proves nothing: a node that was reset keeps its id, and may join another cluster.
+//! masters or as replicas. Half of them is enough if replicas of the others are masters there: one of two masters has failed
+//! over. The node itself counts as named, since CLUSTER SLOTS leaves out a master that has lost its slots. One id alone proves
+//! nothing: a node that was reset keeps its id, and may join another cluster.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ impl Masters {
     /// believed.
     pub fn know(&self, id: &str, view: &View) -> bool {
         let known = self.known();
-        known.is_empty() || most(&known, |master| view.names(master) || master == id)
+        known.is_empty() || continues(&known, view, |master| view.names(master) || master == id)
     }
 }
 
@@ -86,7 +87,8 @@ pub enum Verdict {
 pub fn judge(believed: &Shards, answers: &[Answer]) -> Verdict {
     let best = |is: &dyn Fn(&Answer) -> bool| {
         let some = answers.iter().enumerate().filter(|(_, answer)| answer.look.is_well() && is(answer));
-        some.max_by_key(|(_, answer)| (is_heir(believed, answer), answer.look.rank())).map(|(index, _)| index)
+        some.max_by_key(|(_, answer)| (is_heir(believed, &answer.look.view), answer.look.rank()))
+            .map(|(index, _)| index)
     };
     let is_ours = |answer: &Answer| is_ours(believed, answer, answers);
     if let Some(ours) = best(&is_ours) {
@@ -98,7 +100,7 @@ pub fn judge(believed: &Shards, answers: &[Answer]) -> Verdict {
     if most(believed, reports) || answers.iter().any(|answer| answer.is_seed && is_ours(answer)) {
         return Verdict::Undecided;
     }
-    let another = best(&|answer| !is_ours(answer) && (answer.is_seed || is_heir(believed, answer)));
+    let another = best(&|answer| !is_ours(answer) && (answer.is_seed || is_heir(believed, &answer.look.view)));
     another.map_or(Verdict::Undecided, Verdict::Another)
 }
 
@@ -108,12 +110,18 @@ fn is_ours(believed: &Shards, Answer { look: Look { view, .. }, .. }: &Answer, a
     let reports_the_same = |id: &str| {
         answers.iter().any(|Answer { look, .. }| look.id == id && look.view.shards.keys().eq(view.shards.keys()))
     };
-    !view.shards.is_empty() && most(believed, |id| view.names(id) || reports_the_same(id))
+    !view.shards.is_empty() && continues(believed, view, |id| view.names(id) || reports_the_same(id))
+}
+
+/// Whether a view is one of the cluster with these masters, given which of them are in it.
+fn continues(believed: &Shards, view: &View, is_named: impl Fn(&str) -> bool) -> bool {
+    let named = believed.keys().filter(|master| is_named(master)).count();
+    2 * named > believed.len() || 2 * named == believed.len() && is_heir(believed, view)
 }
 
 /// Whether most of the believed masters, or replicas of them, are masters there.
-fn is_heir(believed: &Shards, answer: &Answer) -> bool {
-    let masters = &answer.look.view.shards;
+fn is_heir(believed: &Shards, view: &View) -> bool {
+    let masters = &view.shards;
     let is_continued = |master: &str| {
         let replicas = believed.get(master).into_iter().flatten();
         masters.contains_key(master) || replicas.into_iter().any(|replica| masters.contains_key(replica))
@@ -172,6 +180,11 @@ mod tests {
         ] {
             assert_eq!(masters.know(by, &view(theirs)), is_ours, "{theirs} by {by}");
         }
+        // Of two masters one has failed over, and does not come back.
+        masters.believe(&view("1/4 2/5"));
+        for (by, theirs, is_ours) in [("4", "4 2/5", true), ("2", "x y 2", false), ("2", "x 4", false)] {
+            assert_eq!(masters.know(by, &view(theirs)), is_ours, "{theirs} by {by}");
+        }
     }
 
     /// `S` begins an answer of a seed, and `!` one of a cluster that is down.
@@ -207,6 +220,8 @@ mod tests {
             ("1/4 2/5 3/6", &["- 4: 4 5 6", "S x: x y"], Verdict::Another(0)),
             ("1/4", &["- 4: 4"], Verdict::Another(0)),
             ("1/4 2/5 3/6", &["- 4: 4"], Verdict::Undecided),
+            // One of two masters has failed over, and is stopped.
+            ("1/4 2/5", &["- 2: 4 2/5", "- 4: 4 2/5", "S x: x y"], Verdict::Ours(1)),
             // Node 1 took all slots of node 2 at once, and both report the same masters.
             ("1 2", &["- 1: 1", "- 2: 1"], Verdict::Ours(1)),
         ] {
