@@ -5,9 +5,7 @@
 //! acquired".
 
 pub use crate::engine::error::{Ended, LockError, Loss, ShrinkError, UnlockError};
-pub use crate::store::error::{
-    Cause, ConnectError, ConnectionInfoError, NameError, PeerProtocol, Refusal, RequestError,
-};
+pub use crate::store::error::{Cause, ConnectError, ConnectionInfoError, NameError, Refusal, RequestError};
 pub use crate::store::options::OptionsError;
 
 /// Why [`with`](crate::FairLock::with) did not end well.

@@ -112,8 +112,8 @@ pub use client::LockClient;
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, ConnectionInfoError, Ended, LockError, Loss, NameError, OptionsError,
-    PeerProtocol, Refusal, RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
+    Cause, CloseError, ConnectError, ConnectionInfoError, Ended, LockError, Loss, NameError, OptionsError, Refusal,
+    RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
 };
 pub use guard::{Held, LockGuard, Unlocked};
 pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};

@@ -22,9 +22,9 @@ use crate::store::keys::Share;
 /// A permit that is released goes to the next in line without being free in between.
 ///
 /// # How many permits
-/// Each call is judged by the number that its own client has named. So clients with different numbers work together, as during a
-/// change of the configuration, and log a warning; [`set_permits`](Self::set_permits) sets one number for all of them. At most
-/// 1,024 callers hold permits of one name at a time; more of them wait.
+/// All clients have to name the same number. Where they do not, as during a change of the configuration, each call is judged by the
+/// number that its own client has named; [`set_permits`](Self::set_permits) sets one number for all of them. At most 1,024 callers
+/// hold permits of one name at a time; more of them wait.
 ///
 /// # Owners and nesting
 /// A permit is never re-entered: each call takes permits of its own, also in one [`owner::scope`](crate::owner::scope). A task that

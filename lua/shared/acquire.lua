@@ -20,9 +20,9 @@
 --                    under this token, with the weight that it has
 --
 -- Returns one text: status, request, server time (s and us), and
---   held, token, holds, lease left ms, limit before (that of the client of the holder before, or 0)
+--   held, token, holds, lease left ms
 --   queued, floor (every later grant has a token above it), ms until the first lease or the freeze may end, or negative,
---                      more, known (1: the client had not been given up as dead), limit before
+--                      more, known (1: the client had not been given up as dead)
 --   busy, more         no room, and its caller does not wait, or has to ask again: more is 1
 --   full, waiters, more   max_waiters are queued
 --   heavy, limit       its weight is above this limit, and it has no place
@@ -49,11 +49,11 @@ local keys = (frozen or mode and mode ~= '0') and 3 or call('EXISTS', lock, queu
 if keys < 3 then
   local weight, own_limit = string.match(terms, '^(%d+),(%d+),')
   -- What is taken then, and by how many. Texts while the hash is new: to make a text of a number is expensive.
-  local others, set, used, holders, soon, limit_before, current = keys, nil, weight, '1', nil, '0', nil
+  local others, set, used, holders, soon, current = keys, nil, weight, '1', nil, nil
   if keys > 0 then
     local fields = redis.pcall('HMGET', lock, owner, '!used')
     if fields[2] and not fields[1] then
-      others, used, holders, soon, limit_before, current = keys - 1, string.match(fields[2], SUMMARY)
+      others, used, holders, soon, current = keys - 1, string.match(fields[2], SUMMARY)
       if used then used, holders = used + weight, holders + 1 end
     end
   end
@@ -66,10 +66,10 @@ if keys < 3 then
     --#paste token
     --#paste remember
     local ends = string.format('%d', now_us / 1000 + lease)
-    local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. own_limit .. ' ' .. token
+    local summary = used .. ' ' .. holders .. ' ' .. (soon and soon < ends and soon or ends) .. ' ' .. token
     call('HSET', lock, '!used', summary, owner, ends .. ' 1 ' .. seq .. ' ' .. token .. ' ' .. terms)
     if current then call('PEXPIRE', lock, lease, 'GT') else call('PEXPIRE', lock, lease) end
-    return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease .. ' ' .. limit_before
+    return 'held ' .. echo .. ' ' .. token .. ' 1 ' .. lease
   end
 end
 
@@ -98,7 +98,7 @@ local function held(count)
   -- Also for a retry: the request before may have been refused between these two.
   local left = longer - math.floor(now)
   if call('PTTL', lock) < left then call('PEXPIRE', lock, string.format('%d', left)) end
-  return 'held ' .. echo .. ' ' .. its_token .. ' ' .. count .. ' ' .. string.format('%d', left) .. ' ' .. room.limit_before
+  return 'held ' .. echo .. ' ' .. its_token .. ' ' .. count .. ' ' .. string.format('%d', left)
 end
 
 local count_of_hold, token_of_hold = string.match(mode or '', '^(%d+):(.*)$')
@@ -133,7 +133,7 @@ elseif not found.stops and not found.more and not found.has_won[owner] then
   local is_room
   is_room, found.more = has_room(room, weight, own_limit)
   if is_room then
-    own = { owner = owner, seq = seq, terms = terms, weight = weight, limit = own_limit, lease = tonumber(lease) }
+    own = { owner = owner, seq = seq, terms = terms, weight = weight, lease = tonumber(lease) }
     let_in(found, room, own)
     -- A ticket without a place.
     if has_ticket then found.dead[#found.dead + 1] = ticket end
@@ -141,7 +141,7 @@ elseif not found.stops and not found.more and not found.has_won[owner] then
 end
 if own then
   serve(found, room, ticket)
-  return 'held ' .. echo .. ' ' .. own.token .. ' 1 ' .. lease .. ' ' .. room.limit_before
+  return 'held ' .. echo .. ' ' .. own.token .. ' 1 ' .. lease
 end
 if not waits then return 'busy ' .. echo .. ' ' .. serve(found, room, ticket) end
 -- Before winners are taken out: a list that ends cannot be written again in this call (R13), and the next caller must not stand

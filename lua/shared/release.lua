@@ -61,7 +61,7 @@ if place and not frozen then
   local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
   local found = redis.pcall('HMGET', lock, owner, '!used', next_owner or '')
   local attempt, its_token, own_weight = string.match(found[1] or '', '^%d+ %d+ (%d+) (%d+) (%d+),')
-  local used, holders, soon, current = string.match(found[2] or '', '^(%d+) (%d+) (%d+) %d+ (%d+)$')
+  local used, holders, soon, current = string.match(found[2] or '', '^(%d+) (%d+) (%d+) (%d+)$')
   local is_ours = used and attempt and tonumber(attempt) <= tonumber(seq)
   if is_ours and next_owner and not found[3] and soon > string.sub(now_us, 1, -4) then
     local set
@@ -84,7 +84,7 @@ if place and not frozen then
         local ends = string.format('%d', now + lease)
         --#paste remember
         call('HDEL', lock, owner)
-        local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. its_limit .. ' ' .. token
+        local summary = used .. ' ' .. holders .. ' ' .. (soon < ends and soon or ends) .. ' ' .. token
         call('HSET', lock, '!used', summary, next_owner, ends .. ' 1 ' .. next_seq .. ' ' .. token .. ' ' .. terms)
         if holders == '1' then call('PEXPIRE', lock, lease) else call('PEXPIRE', lock, lease, 'GT') end
         redis.pcall('PUBLISH', channel .. client, 'grant ' .. token .. ' ' .. lease .. ' ' .. ticket .. ' ' .. lock)

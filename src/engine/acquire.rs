@@ -172,15 +172,6 @@ impl AcquireRequest<'_> {
         if backoff.pause_until(self.limit, &error).await { Ok(()) } else { Err(self.out_of_time()) }
     }
 
-    /// `before`: the limit of the client that holds or waits before this call; 0 if there is none.
-    fn note_limit(&self, before: u32) {
-        let Share { limit, .. } = self.share;
-        let name = &self.entry.keys.name;
-        if before != 0 && before != limit && self.engine.context.is_new_limit(name, before) {
-            tracing::warn!(target: "fairlock::lock", %name, limit, other = before, "clients name different numbers of permits for this semaphore");
-        }
-    }
-
     fn mode(&self) -> Mode {
         match (self.limit, self.proposed) {
             (None, _) => Mode::Queue,
@@ -427,13 +418,11 @@ impl<'a> Attempt<'a> {
             Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => entry.last_answer.own(),
         }
         Tried::Over(match answer.body {
-            Acquired::Held { token, lease_left, limit_before, .. } => {
-                self.request.note_limit(limit_before);
+            Acquired::Held { token, lease_left, .. } => {
                 let hold = self.hold_answered(token, answer.sent, lease_left).await;
                 Ok(hold.map_or(Asked::Over, Asked::Held))
             }
-            Acquired::Queued { floor, lease_left, more, known, limit_before } => {
-                self.request.note_limit(limit_before);
+            Acquired::Queued { floor, lease_left, more, known } => {
                 self.must_leave = true;
                 let queued = Queued::new(answer.sent, now(), floor);
                 // An earlier copy may have got the answer that the client was unknown (R8).

@@ -1,7 +1,6 @@
 //! The shared parts of one client: the scripts, the options, numbers that are used once, and
 //! the tasks in the background. It knows neither holds nor waiters.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,10 +21,7 @@ use crate::store::keys::Keys;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
-use crate::sync::Mutex;
 
-/// Limits of other clients that are remembered.
-const LIMITS_KEPT: usize = 1024;
 /// How many refused leaves are sent again, or pause for that, at a time.
 const REFUSED_LEAVES: usize = 64;
 
@@ -42,8 +38,6 @@ pub struct Context {
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
     pub farewells: Farewells,
-    /// The limits of other clients that differ from those of this one: each is warned of once.
-    pub other_limits: Mutex<HashSet<(String, u32)>>,
     /// Leaves that are refused until a person helps, as it seems, and are sent again.
     pub refused_leaves: Semaphore,
     /// Since the last of them that was accepted.
@@ -70,7 +64,6 @@ impl Context {
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
             farewells,
-            other_limits: Mutex::default(),
             refused_leaves: Semaphore::new(REFUSED_LEAVES),
             is_told_of_refused_leaves: AtomicBool::new(false),
             runtime,
@@ -96,15 +89,6 @@ impl Context {
     /// A request that was sent then has released what an owner had at this lock (R15).
     pub fn given_back(&self, keys: &Keys, sent: Instant) {
         self.farewells.note(keys, sent, |lock_key| self.runner.is_connected(lock_key));
-    }
-
-    /// Whether this limit of another client is new for this name. It is new once more when many others have been seen.
-    pub fn is_new_limit(&self, name: &str, limit: u32) -> bool {
-        let mut seen = self.other_limits.lock();
-        if seen.len() >= LIMITS_KEPT {
-            seen.clear();
-        }
-        seen.insert((name.to_owned(), limit))
     }
 
     /// Strictly growing: greater than every seq that the server has seen from this client (R1).

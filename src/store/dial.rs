@@ -3,24 +3,22 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redis::RedisError;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
-use tokio_util::io::InspectReader;
 
 use super::clock::now;
 use super::connect_options::{Address, Credentials, SignIn, TlsOptions};
-use super::error::{Cause, ConnectError, Obstacle, PeerProtocol};
+use super::error::{Cause, ConnectError, Obstacle};
 use super::names::{Answer, Name, Names};
 use super::source::Source;
 #[cfg(feature = "tls")]
 use super::tls::{Certified, Peers, Tls};
-#[cfg(unix)]
-use super::unix_socket::UnixSocket;
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -122,39 +120,19 @@ impl Target {
         self.unreachable(Arc::new(obstacle))
     }
 
-    /// The error for a first exchange that ended or stalled, by the first bytes that the server sent.
-    pub fn not_understood(&self, first: &FirstBytes, otherwise: impl FnOnce() -> ConnectError) -> ConnectError {
-        let found = match first.get() {
-            bytes if bytes.starts_with(b"HTTP") => PeerProtocol::Http,
-            // The record types of TLS: an alert or a handshake, of version 3.x.
-            [0x15 | 0x16, 3, ..] => PeerProtocol::Tls,
-            // The first bytes of replies and pushes of Redis.
-            []
-            | [b'+' | b'-' | b':' | b'$' | b'*' | b'_' | b'#' | b',' | b'(' | b'!' | b'=' | b'%' | b'~' | b'>', ..] => {
-                return otherwise();
-            }
-            _ => PeerProtocol::Unknown,
-        };
-        ConnectError::WrongProtocol { address: self.address(), found }
-    }
-
-    /// The first exchange of a connection broke off.
-    pub fn broken_off(&self, first: &FirstBytes, cause: Cause) -> ConnectError {
-        let text = cause.to_string();
+    /// The first exchange of a connection broke off, or its answer is none of Redis.
+    pub fn broken_off(&self, error: &RedisError) -> ConnectError {
+        let text = error.to_string();
         // In TLS 1.3 the client's handshake is over before the server has looked at its certificate.
         // So a refused certificate shows up as an alert in the first read.
-        self.not_understood(first, || match first.get() {
-            _ if text.contains("fatal alert") => {
-                ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") }
-            }
-            // No byte came, so the cause would be no more than the end of the stream.
-            [] => self.obstacle(Obstacle::Closed),
-            _ => self.unreachable(cause),
-        })
+        if text.contains("fatal alert") {
+            return ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") };
+        }
+        self.obstacle(Obstacle::NoRedis)
     }
 
-    pub fn silent(&self, first: &FirstBytes, limit: Limit) -> ConnectError {
-        self.not_understood(first, || self.obstacle(Obstacle::Silent(limit.limit)))
+    pub fn silent(&self, limit: Limit) -> ConnectError {
+        self.obstacle(Obstacle::Silent(limit.limit))
     }
 
     /// Asks the provider, if there is one, each time anew.
@@ -219,7 +197,7 @@ impl Target {
     #[cfg(unix)]
     async fn unix(&self, path: &std::path::Path, limit: Limit) -> Result<Stream, ConnectError> {
         match limit.run(tokio::net::UnixStream::connect(path)).await {
-            Some(Ok(stream)) => UnixSocket::new(stream).map(Stream::new).map_err(|error| self.io_error(error)),
+            Some(Ok(stream)) => Ok(Stream::new(stream)),
             Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => Err(self.obstacle(Obstacle::NoSocket)),
             Some(Err(error)) => Err(self.io_error(error)),
             None => Err(self.obstacle(Obstacle::NoConnection(limit.limit))),
@@ -288,37 +266,15 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// The beginning of the first bytes that the server sent: they show its protocol.
-#[derive(Clone, Default)]
-pub struct FirstBytes(Arc<OnceLock<Vec<u8>>>);
-
-impl FirstBytes {
-    const ENOUGH: usize = 5;
-
-    fn get(&self) -> &[u8] {
-        self.0.get().map_or(&[], Vec::as_slice)
-    }
-
-    fn note(&self, bytes: &[u8]) {
-        // An empty read is the end of the stream: the server has sent nothing.
-        if self.0.get().is_none() && !bytes.is_empty() {
-            let _ = self.0.set(bytes.iter().copied().take(Self::ENOUGH).collect());
-        }
-    }
-}
-
-/// A connection, and the first bytes from the server.
+/// A connection.
 pub struct Stream {
     pub io: Box<dyn Io>,
-    pub first: FirstBytes,
     /// The address that it was made to, unless it is a socket.
     pub peer: Option<SocketAddr>,
 }
 
 impl Stream {
     fn new(io: impl Io + 'static) -> Self {
-        let first = FirstBytes::default();
-        let noted = first.clone();
-        Self { io: Box::new(InspectReader::new(io, move |bytes: &[u8]| noted.note(bytes))), first, peer: None }
+        Self { io: Box::new(io), peer: None }
     }
 }

@@ -245,7 +245,7 @@ pub enum ConnectError {
     #[error("rediss:// needs fairlock's feature `tls`: enable it in Cargo.toml")]
     TlsNotBuilt,
     /// There is no connection to that address, or no answer from it: the name is not known, nothing
-    /// listens there, or the server is silent. This may pass.
+    /// listens there, the server is silent, or what answers is not Redis. This may pass.
     #[error("cannot reach the server at {address}: {cause}")]
     #[non_exhaustive]
     Unreachable {
@@ -262,15 +262,6 @@ pub enum ConnectError {
         address: String,
         /// The rule that it breaks, and advice.
         reason: String,
-    },
-    /// Something answers at that address, but it is not Redis, or TLS is on at one end only.
-    #[error("the server at {address} does not speak Redis' protocol here: {found}")]
-    #[non_exhaustive]
-    WrongProtocol {
-        /// Host and port, or the path of the socket.
-        address: String,
-        /// The protocol that it speaks instead.
-        found: PeerProtocol,
     },
     /// User or password are wrong or missing.
     #[error("the server does not accept the user or password: {0}")]
@@ -435,31 +426,6 @@ pub enum ConnectionInfoError {
     Address(String),
 }
 
-/// The protocol that was found at the address of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PeerProtocol {
-    /// A web server.
-    Http,
-    /// TLS, where the URL says `redis://`.
-    Tls,
-    /// Not TLS, where the URL says `rediss://`.
-    NotTls,
-    /// Something else.
-    Unknown,
-}
-
-impl fmt::Display for PeerProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http => "an HTTP server answers at that port",
-            Self::Tls => "it wants TLS: use rediss://",
-            Self::NotTls => "it does not use TLS at that port: use redis://, or the port with TLS",
-            Self::Unknown => "what answers at that port is not Redis",
-        })
-    }
-}
-
 impl RequestError {
     /// Chooses one of the errors of several servers: `NotSent` only if there is no other, since it says least.
     pub(crate) fn most_telling(errors: impl Iterator<Item = Self>) -> Option<Self> {
@@ -622,10 +588,10 @@ pub enum Obstacle {
     #[error("it accepted the connection, but did not answer within {0:?}")]
     Silent(Duration),
     #[error(
-        "it accepted the connection and closed it without an answer: does Redis listen there, does it want TLS, \
-         and is maxclients reached?"
+        "it accepted the connection, and then closed it or sent what is no answer of Redis: does Redis listen there, is TLS on at \
+         both ends (rediss://) or at neither (redis://), and is maxclients reached?"
     )]
-    Closed,
+    NoRedis,
 }
 
 /// Why a request was not sent, or has no answer.
@@ -691,7 +657,6 @@ mod tests {
         for error in [
             ConnectError::Credentials(Refusal::new("WRONGPASS", "invalid username-password pair")),
             ConnectError::Rights { missing: vec!["+eval".into()] },
-            ConnectError::WrongProtocol { address: address.clone(), found: PeerProtocol::Http },
             ConnectError::Certificate { address: address.clone(), reason: String::new() },
             ConnectError::NotCluster { address: address.clone() },
             ConnectError::Cluster,

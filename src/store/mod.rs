@@ -34,8 +34,6 @@ pub mod server;
 pub mod source;
 #[cfg(feature = "tls")]
 mod tls;
-#[cfg(unix)]
-mod unix_socket;
 mod url;
 pub mod verbs;
 

@@ -19,7 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::certificates::Certificates;
 use super::connect_options::{Address, TlsOptions};
-use super::error::{ConnectError, Obstacle, PeerProtocol};
+use super::error::{ConnectError, Obstacle};
 use super::options::OptionsError;
 use super::source::Source;
 use crate::sync::Mutex;
@@ -250,10 +250,10 @@ impl Certified {
                 _ => ConnectError::Certificate { address, reason: format!("the server said {alert:?}") },
             },
             // A server without TLS answers the first message with text, which is no TLS record.
-            Some(TlsError::InvalidMessage(_)) => ConnectError::WrongProtocol { address, found: PeerProtocol::NotTls },
-            // Others close without an answer, so this alone does not show the cause.
+            Some(TlsError::InvalidMessage(_)) => obstacle(address, Obstacle::NoRedis),
+            // Or it closes.
             _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-                obstacle(address, Obstacle::Closed)
+                obstacle(address, Obstacle::NoRedis)
             }
             _ => return None,
         })

@@ -223,7 +223,7 @@ impl Bench {
             // The only holder, whose lease is over.
             ["ended", owner] => vec![
                 "DEL lock".into(),
-                format!("HSET lock !used 1~1~1~3~7 {owner} 1~1~3~7~1,3,3000/L"),
+                format!("HSET lock !used 1~1~1~7 {owner} 1~1~3~7~1,3,3000/L"),
                 "PEXPIRE lock 10000".into(),
             ],
             ["queues", place] => {
@@ -257,15 +257,14 @@ impl Bench {
     /// The commands for one more holder of a semaphore. The summary counts all of them.
     async fn record(&mut self, owner: &str, seq: &str, token: &str, share: &str, left: &str) -> Vec<String> {
         let ends = self.now().await + left.parse::<i64>().unwrap();
-        let (weight, limit) = share.split_once(',').unwrap();
+        let (weight, _) = share.split_once(',').unwrap();
         let before = flatten(self.try_command(words("HGET lock !used")).await.unwrap_or(Value::Nil)).concat();
         let before: Vec<i64> = before.split(' ').filter_map(|word| word.parse().ok()).collect();
         let (used, holders, soon) = match before[..] {
             [used, holders, soon, ..] => (used, holders, soon),
             _ => (0, 0, i64::MAX),
         };
-        let summary =
-            format!("{}~{}~{}~{limit}~{token}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
+        let summary = format!("{}~{}~{}~{token}", used + weight.parse::<i64>().unwrap(), holders + 1, soon.min(ends));
         vec![
             format!("HSET lock !used {summary} {owner} {ends}~1~{seq}~{token}~{share},3000/L"),
             "PEXPIRE lock 10000".into(),

@@ -289,7 +289,7 @@ impl State {
         {
             let (record, soon) = (format!("{} {holds} {seq} {} {TERMS}", now + 10_000, self.token), now + 10_000);
             let fields = [owner.to_owned(), record, "!used".into()];
-            let used = format!("1 1 {soon} 5 {}", self.token);
+            let used = format!("1 1 {soon} {}", self.token);
             commands.push([words(&format!("HSET {}", key("lock"))), fields.to_vec(), vec![used]].concat());
             commands.push(words(&format!("PEXPIRE {} 10000", key("lock"))));
         } else if let [owner, seq, holds] = self.lock.split(' ').collect::<Vec<_>>()[..] {

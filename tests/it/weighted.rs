@@ -263,7 +263,7 @@ impl Run {
                 let words = self.call(&call).await;
                 let found = match &words[..] {
                     [held, _, holds, ..] if held == "held" => format!("held {holds}"),
-                    [queued, _, _, more, known, _] if queued == "queued" => format!("queued {more} {known}"),
+                    [queued, _, _, more, known] if queued == "queued" => format!("queued {more} {known}"),
                     words => words.join(" "),
                 };
                 (found, self.oracle.acquire(place, waits))
@@ -477,7 +477,6 @@ fn of_both(words: &[String]) -> Vec<String> {
     let count = match words[0].as_str() {
         "held" if words.len() > 3 => 3,
         "held" => 2,
-        "queued" => 5,
         _ => words.len(),
     };
     let mut kept = words[..count].to_vec();

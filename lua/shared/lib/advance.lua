@@ -60,7 +60,7 @@ local function look(places, heard, room)
           -- P6: a grant ends with its client's deadline.
           local lease = math.floor(math.min(tonumber(grant_ttl), until_ms - now))
           if not is_over(room, owner, seq) then
-            let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, limit = its_limit, lease = lease })
+            let_in(found, room, { owner = owner, client = client, seq = seq, terms = terms, weight = weight, lease = lease })
           end
         end
         found.dead[#found.dead + 1] = before(place, '/')
@@ -105,17 +105,17 @@ local function serve(found, room, own)
     room.set[#room.set + 1] = string.format('%d', ends) .. ' 1 ' .. winner.seq .. ' ' .. winner.token .. ' ' .. winner.terms
     soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
   end
-  local limit_before, last_token = room.limit_before, room.token
+  local last_token = room.token
   -- The token first, as in lib/hold.lua.
   if #winners > 0 then
     local token = winners[#winners].token
     --#paste remember
-    limit_before, last_token = winners[#winners].limit, token
+    last_token = token
   end
   if room.holders > 0 and (#room.set > 0 or #room.gone > 0 or room.is_new) then
     -- Ended holds are taken out first: what a refusal leaves is counted too high, and never too low (P1).
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
-    local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. limit_before .. ' ' .. last_token
+    local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. last_token
     call('HSET', lock, '!used', summary, unpack(room.set))
     if longest > 0 and (room.holders == #winners or call('PTTL', lock) < longest) then call('PEXPIRE', lock, string.format('%d', longest)) end
   elseif room.holders <= 0 and room.exists then

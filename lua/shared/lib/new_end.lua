@@ -1,6 +1,6 @@
 -- Writes a record with a new end. Pasted in place. Uses: call, lock, now (whole ms), longer (the end), set (field and record, and
 -- perhaps `!used` and its text), summary (that of before), tokens, token, token_ttl.
-local used, holders, soon, rest = string.match(summary or '', '^(%d+ (%d+)) (%d+) (%d+ %d+)$')
+local used, holders, soon, rest = string.match(summary or '', '^(%d+ (%d+)) (%d+) (%d+)$')
 -- The bound of the ends stays one.
 if soon and longer < tonumber(soon) then
   set[3], set[4] = '!used', used .. ' ' .. string.format('%d', longer) .. ' ' .. rest

@@ -6,7 +6,7 @@
 local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
 
 local fields, set_limit = read('HMGET', lock, owner, '!used'), read('GET', limit)
-local used, holders, soon, limit_before, last_token = string.match(fields[2] or '', SUMMARY)
+local used, holders, soon, last_token = string.match(fields[2] or '', SUMMARY)
 if not used then refuse_foreign_hash() end
 if fields[1] and not string.find(fields[1], RECORD) then refuse_hash() end
 if set_limit and not string.find(set_limit, '^%d+$') then
@@ -18,8 +18,7 @@ end
 -- in the hash yet, with the weight `of_new`.
 local room = {
   exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
-  limit_before = limit_before or '0', token = last_token, record = fields[1] or '', set_limit = tonumber(set_limit), gone = {}, set = {},
-  weights = {}, of_new = 0, new = 0,
+  token = last_token, record = fields[1] or '', set_limit = tonumber(set_limit), gone = {}, set = {}, weights = {}, of_new = 0, new = 0,
 }
 
 -- A holder with this weight comes in.

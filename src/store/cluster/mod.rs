@@ -7,7 +7,6 @@
 //! each of its nodes, so that PUBLISH counts it there (reachability is local).
 
 pub mod identity;
-mod moving;
 pub mod router;
 pub mod slots;
 pub mod table;

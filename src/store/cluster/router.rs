@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::moving::Moving;
 use super::slots::slot_of;
 use super::table::Table;
 use crate::store::call::Call;
@@ -32,7 +31,6 @@ pub struct Router<W: Wire> {
     closed: CancellationToken,
     /// How long a redirected request waits for the other node.
     patience: Duration,
-    moving: Moving,
     changes: watch::Sender<()>,
 }
 
@@ -44,7 +42,6 @@ impl<W: Wire> Router<W> {
             first_fault: OnceLock::new(),
             closed: CancellationToken::new(),
             patience: operation_timeout / 2,
-            moving: Moving::default(),
             changes,
         }
     }
@@ -90,31 +87,18 @@ impl<W: Wire> Router<W> {
     async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key());
         let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
-        if call.keys.len() > 1
-            && let Some(refusal) = self.moving.answer(slot)
-        {
-            return Err(RequestError::Refused(refusal));
-        }
         let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
         // Looked up only when a redirect leaves the host out.
         let mut asked = None;
         let mut redirects = 0;
         loop {
             let outcome = Server::run(node, call, request).await.map(|reply| Ran { reply, by: node });
-            let Err(RequestError::Refused(refusal)) = &outcome else {
-                // A renewal has one key, which is served while the slot moves.
-                if outcome.is_ok() && call.keys.len() > 1 {
-                    self.moving.served(slot);
-                }
-                return outcome;
-            };
+            let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
             let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
                 .filter(|_| redirects < MOST_REDIRECTS)
             else {
-                match refusal.code.as_str() {
-                    "CLUSTERDOWN" | "MOVED" => self.table.doubt.notify_one(),
-                    "TRYAGAIN" => self.moving.refused(slot, refusal),
-                    _ => {}
+                if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") {
+                    self.table.doubt.notify_one();
                 }
                 return outcome;
             };

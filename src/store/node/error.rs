@@ -20,7 +20,7 @@ pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
 }
 
 /// A reply that was cut off is an error of the crate's parser, in its words.
-pub fn cause(error: RedisError) -> Cause {
+fn cause(error: RedisError) -> Cause {
     if error.kind() == ErrorKind::Parse { Arc::new(Fault::Disconnected) } else { Arc::new(error) }
 }
 

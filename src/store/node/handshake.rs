@@ -78,10 +78,10 @@ impl Supervised<NetworkWire> {
         let shared = Arc::downgrade(self);
         let handle = move |message: &[u8]| shared.upgrade().into_iter().for_each(|shared| shared.heard(message));
         let signed_in = sign_in_at(target, way.addresses(), self.operation_timeout, handle).await?;
-        let SignedIn { mut connection, first, peer } = signed_in;
+        let SignedIn { mut connection, peer } = signed_in;
         // A new limit. The time that dialling took must not make a server that works look silent.
         let limit = Limit::of(self.operation_timeout);
-        let silent = || target.silent(&first, limit);
+        let silent = || target.silent(limit);
         let run_id = limit.run(self.greet(target, way, &mut connection)).await.ok_or_else(silent)??;
         self.wire.server_id.lock().clone_from(&run_id);
         let server = match (target.name(), peer, run_id) {
@@ -151,14 +151,14 @@ impl Supervised<NetworkWire> {
     /// The `run_id` of the server at this address, which has to be a primary.
     pub async fn primary_at(&self, target: &Target, address: SocketAddr) -> Result<String, ConnectError> {
         let signed_in = sign_in_at(target, &[address], self.operation_timeout, |_| {}).await?;
-        let SignedIn { connection, first, .. } = signed_in;
+        let connection = signed_in.connection;
         let limit = Limit::of(self.operation_timeout);
         let asked = async {
             let run_id = self.check_server(target, &connection).await?;
             check_role(&self.info(target, &connection, "replication").await?)?;
             run_id.ok_or_else(|| target.obstacle(Obstacle::NoRunId))
         };
-        limit.run(asked).await.ok_or_else(|| target.silent(&first, limit))?
+        limit.run(asked).await.ok_or_else(|| target.silent(limit))?
     }
 
     /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,

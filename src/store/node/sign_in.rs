@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
 
-use super::error::{cause, connect_error};
+use super::error::connect_error;
 use crate::store::connection::{Connection, refusal};
-use crate::store::dial::{FirstBytes, Limit, Stream, Target};
+use crate::store::dial::{Limit, Stream, Target};
 use crate::store::error::ConnectError;
 
 /// A connection, and what dialling has found.
 pub struct SignedIn {
     pub connection: Connection,
-    /// They distinguish an HTTP or TLS server from a silent one.
-    pub first: FirstBytes,
     /// The address of the server, unless it is a socket.
     pub peer: Option<SocketAddr>,
 }
@@ -40,18 +38,18 @@ pub async fn sign_in_at(
     // Before dialling: a provider that takes long must not keep a connection waiting that has not
     // signed in.
     let credentials = target.credentials(limit).await?;
-    let Stream { io, first, peer } = target.dial(addresses, limit).await?;
+    let Stream { io, peer } = target.dial(addresses, limit).await?;
     match limit.run(Connection::open(io, &credentials, handle)).await {
-        Some(Ok(connection)) => Ok(SignedIn { connection, first, peer }),
-        Some(Err(error)) => Err(sign_in_error(target, error, &first)),
-        None => Err(target.silent(&first, limit)),
+        Some(Ok(connection)) => Ok(SignedIn { connection, peer }),
+        Some(Err(error)) => Err(sign_in_error(target, error)),
+        None => Err(target.silent(limit)),
     }
 }
 
 /// An error of the first exchange: here it shows that something else than Redis answers.
-fn sign_in_error(target: &Target, error: RedisError, first: &FirstBytes) -> ConnectError {
+fn sign_in_error(target: &Target, error: RedisError) -> ConnectError {
     if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
         return connect_error(target, error);
     }
-    target.broken_off(first, cause(error))
+    target.broken_off(&error)
 }

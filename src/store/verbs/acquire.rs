@@ -57,8 +57,6 @@ pub enum Acquired {
         token: u64,
         holds: u32,
         lease_left: Duration,
-        /// The limit by which the client of the holder before judged it, or 0 if there was none. Only for shared names.
-        limit_before: u32,
     },
     Queued {
         /// No grant that is made later has a token up to this one (R7).
@@ -69,11 +67,11 @@ pub enum Acquired {
         more: bool,
         /// The server had not given this client up as dead.
         known: bool,
-        /// As in `Held`.
-        limit_before: u32,
     },
     /// Not free, and the mode was not to queue.
-    Busy { more: bool },
+    Busy {
+        more: bool,
+    },
     /// As many as `max_waiters` wait.
     Full {
         waiters: u64,
@@ -82,7 +80,9 @@ pub enum Acquired {
     },
     /// The share weighs more than this limit, the client's own or the limit for all clients. The attempt has no place: a limit that
     /// is set below the weight of a waiter does not remove the waiter, and a limit of 0 refuses no call.
-    TooHeavy { limit: u32 },
+    TooHeavy {
+        limit: u32,
+    },
     /// The hold to re-enter is not there.
     Lost,
     /// `not_after` has passed (R2).
@@ -139,16 +139,10 @@ impl Acquire<'_> {
 impl Decode for Acquired {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         Ok(match status {
-            "held" => Self::Held {
-                token: fields.token()?,
-                holds: fields.small()?,
-                lease_left: fields.millis()?,
-                limit_before: fields.last_natural()?,
-            },
+            "held" => Self::Held { token: fields.token()?, holds: fields.small()?, lease_left: fields.millis()? },
             "queued" => {
                 let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
-                let (more, known) = (fields.flag()?, fields.flag()?);
-                Self::Queued { floor, lease_left, more, known, limit_before: fields.last_natural()? }
+                Self::Queued { floor, lease_left, more: fields.flag()?, known: fields.flag()? }
             }
             "busy" => Self::Busy { more: fields.flag()? },
             "full" => Self::Full { waiters: fields.natural()?, more: fields.flag()? },

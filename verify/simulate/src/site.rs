@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::{self, Snapshot};
-use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
+use fairlock::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -74,9 +74,8 @@ impl Site {
         let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
         let (operation_timeout, poll) = (ms(200, 1000), ms(200, 700));
         let shortest_lease = operation_timeout.max(poll);
-        // Sometimes a push arrives close to the last moment at which its grant can be trusted (R7). Zero is refused, so such a process
-        // never begins: the runs of the corpus go by that.
-        let grant = if self.world.chance(0.3) { Duration::ZERO } else { ms(0, 800) };
+        // Sometimes a push arrives close to the last moment at which its grant can be trusted (R7).
+        let grant = if self.world.chance(0.3) { ms(1, 2) } else { ms(1, 800) };
         let builder = LockClient::builder()
             .label("simulated")
             // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
@@ -97,13 +96,19 @@ impl Site {
         builder.strict_restart(LONGEST_LEASE + Duration::from_millis(self.world.below(2000)))
     }
 
-    /// `None`: the server is down; another process may start later.
     pub fn connect(&self, builder: LockClientBuilder) -> Option<LockClient> {
-        let Some(cluster) = &self.cluster else { return builder.embedded(&self.nodes[0]).ok() };
-        let (client, looks) = simulation::connect(builder, &self.nodes, &self.nodes[self.any()]).ok()?;
+        let Some(cluster) = &self.cluster else { return self.begun(builder.embedded(&self.nodes[0])) };
+        let (client, looks) = self.begun(simulation::connect(builder, &self.nodes, &self.nodes[self.any()]))?;
         let watch = cluster.clone().watch(looks);
         tokio::spawn(self.world.in_process(client.id(), Box::pin(watch)));
         Some(client)
+    }
+
+    /// `None`: the server is down; another process may start later. What does not pass is wrong settings, with which none would begin.
+    pub fn begun<T>(&self, made: Result<T, ConnectError>) -> Option<T> {
+        let wrong = made.as_ref().err().filter(|error| !error.may_pass());
+        wrong.into_iter().for_each(|error| self.violated("settings", error.to_string()));
+        made.ok()
     }
 
     pub fn next_actor(&mut self) -> usize {

@@ -104,8 +104,7 @@ impl Run {
             .strict_restart(LONGEST_LEASE)
             .clock_difference(self.trial.clock_difference);
         let builder = if self.trial.strict { builder } else { builder.without_strict_restart() };
-        // A majority is down: another process may start later.
-        let Ok(client) = builder.embedded(&self.site.nodes) else { return };
+        let Some(client) = self.site.begun(builder.embedded(&self.site.nodes)) else { return };
         // A probe in each third of an operation time-out notices a node that is silent to its waiters.
         let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
         self.trial.is_patient_for(client.id(), patience);
