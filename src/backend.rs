@@ -4,6 +4,8 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::keys::{Kind, Share};
+
 use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
@@ -17,7 +19,6 @@ use crate::quorum::guard::QuorumGuard;
 use crate::quorum::hold::QuorumHold;
 use crate::quorum::lock::QuorumLock;
 use crate::store::error::SeveralServers;
-use crate::store::keys::{Kind, Share};
 
 #[derive(Clone)]
 pub enum Backend {
@@ -74,7 +75,7 @@ impl Backend {
 
     /// The same at all servers.
     pub fn id(&self) -> &str {
-        self.engines().first().map_or("", |engine| &engine.context.runner.client)
+        self.engines().first().map_or("", |engine| &engine.context.runner.client.id)
     }
 
     pub async fn close(&self) -> Result<(), CloseError> {

@@ -1,5 +1,6 @@
 //! What the command `fairlock` needs beside the public API, and nothing else may use: it changes without notice.
 
+use fairlock_proto::keys;
 use futures::future::join_all;
 
 pub use crate::store::rights::Beside;
@@ -7,12 +8,12 @@ pub use crate::store::rights::Beside;
 use crate::client::LockClient;
 use crate::error::RequestError;
 use crate::handle::HoldHandle;
-use crate::store::{keys, rights, verbs};
+use crate::store::rights;
 
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
 #[must_use]
 pub fn rights(prefix: &str, beside: Beside) -> Vec<String> {
-    rights::all(prefix, &verbs::ALL, beside)
+    rights::all(prefix, beside)
 }
 
 /// The key that is there if a client of this prefix has `strict_restart`.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, resume_unwind};
 use std::time::Duration;
 
+use fairlock_proto::keys::{Kind, Share};
 use futures::FutureExt;
 use futures::future::join_all;
 
@@ -18,7 +19,6 @@ use crate::quorum::majority;
 use crate::rw_lock::FairRwLock;
 use crate::semaphore::FairSemaphore;
 use crate::state::{ClientState, StateWatch};
-use crate::store::keys::{Kind, Share};
 
 /// A client: the connection to one server or to [several](crate::masters), and everything that is held and waited for over it.
 ///

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::keys::{Kind, Share};
+
 use crate::backend::{AnyGuard, Backend};
 use crate::client::LockClient;
 use crate::engine::detached::Detached;
@@ -16,7 +18,6 @@ use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
 use crate::semaphore::Permit;
-use crate::store::keys::{Kind, Share};
 
 /// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process. Of permits:
 /// [`Permit::detach`] and [`LockClient::attach_permit`].

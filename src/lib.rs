@@ -115,6 +115,8 @@ pub use error::{
     Cause, CloseError, ConnectError, ConnectionInfoError, Ended, LockError, Loss, NameError, OptionsError, Refusal,
     RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
 };
+#[doc(inline)]
+pub use fairlock_proto::keys::Kind;
 pub use guard::{Held, LockGuard, Unlocked};
 pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
 pub use list::{Listed, LockList};
@@ -129,7 +131,6 @@ pub use status::{Holder, LockStatus, RwLockStatus, SemaphoreStatus, ServerStatus
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use store::certificates::Certificates;
 pub use store::connect_options::{ConnectOptions, Credentials};
-pub use store::keys::Kind;
 
 // The pages of the repository, as modules of the documentation. A page names its links at its end; of two
 // definitions of a link the first one counts, so those here replace a path by a module.

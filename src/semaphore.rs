@@ -5,13 +5,14 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
+use fairlock_proto::keys::Share;
+
 use crate::backend::{AnyHold, AnyLock};
 use crate::engine::guard::EngineGuard;
 use crate::engine::lock::{Caller, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
-use crate::store::keys::Share;
 
 /// A semaphore, by its name: N permits over all processes. Cheap to make and to clone. Making one sends nothing to
 /// the server. Made by [`LockClient::semaphore`](crate::LockClient::semaphore).

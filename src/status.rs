@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fairlock_proto::keys::UNITS;
+use fairlock_proto::requests::inspect::{HolderEntry, Inspected, QueueEntry};
+
 use crate::error::RequestError;
 use crate::quorum::majority;
-use crate::store::keys::UNITS;
 use crate::store::runner::Answer;
-use crate::store::verbs::inspect::{HolderEntry, Inspected, QueueEntry};
 
 /// How many waiters a status shows.
 pub(crate) const WAITERS_SHOWN: u32 = 100;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fairlock_proto::command::ScriptName;
+
 #[path = "../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
@@ -39,6 +41,11 @@ fn code(path: &Path) -> String {
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
+/// The files of the library: its own package, and that of the protocol.
+fn library() -> Vec<PathBuf> {
+    files("src", ".rs").into_iter().chain(files("proto/src", ".rs")).collect()
+}
+
 /// The files of `src/` by their paths within it.
 fn sources() -> BTreeMap<String, String> {
     sources_of("src")
@@ -51,14 +58,15 @@ fn sources_of(dir: &str) -> BTreeMap<String, String> {
     files(dir, ".rs").iter().map(|path| (name(path), code(path))).collect()
 }
 
-/// The folders with the files of one crate each: `src`, and those of the command, the emulator and the packages in `benches`
-/// and `verify`.
+/// The folders with the files of one crate each: `src`, and those of the protocol, the command, the emulator and the packages
+/// in `benches` and `verify`.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
     let packages = members.split('"').skip(1).step_by(2).map(str::to_owned);
-    let checked = packages
-        .filter(|package| ["benches/", "verify/", "cli", "emulator"].iter().any(|start| package.starts_with(start)));
+    let checked = packages.filter(|package| {
+        ["benches/", "verify/", "cli", "emulator", "proto"].iter().any(|start| package.starts_with(start))
+    });
     let folder = |package: String| {
         let nested = format!("{package}/src");
         if root().join(&nested).is_dir() { nested } else { package }
@@ -116,8 +124,15 @@ fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -
         }
         rest = &rest[start + 4..];
     }
-    // Full paths in the code, outside of `use`.
-    for start in ["crate::", "super::"] {
+    // Outside of `use`, too.
+    paths.extend(full_paths(code, &["crate::", "super::"]));
+    paths.iter().filter_map(|path| absolute(path)).collect()
+}
+
+/// The paths in the code that begin so.
+fn full_paths(code: &str, starts: &[&str]) -> Vec<String> {
+    let mut paths = Vec::new();
+    for start in starts {
         // Not the second word of `super::super::…`.
         for (index, _) in code.match_indices(start).filter(|(index, _)| !code[..*index].ends_with("::")) {
             let path: String =
@@ -125,7 +140,7 @@ fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -
             paths.push(path.trim_end_matches(':').to_owned());
         }
     }
-    paths.iter().filter_map(|path| absolute(path)).collect()
+    paths
 }
 
 /// An import without white space and `as …`.
@@ -256,8 +271,8 @@ fn the_parser_of_imports_finds_known_imports() {
         ("lock.rs", "engine/lock.rs"),
         ("engine/mod.rs", "engine/poller.rs"),
         ("engine/acquire.rs", "engine/mod.rs"),
-        ("engine/poller.rs", "store/verbs/poll.rs"),
-        ("store/verbs/poll.rs", "store/keys.rs"),
+        ("engine/poller.rs", "store/runner.rs"),
+        ("store/requests.rs", "store/runner.rs"),
         ("store/node/mod.rs", "store/mod.rs"),
         ("store/embedded.rs", "store/node/wire.rs"),
     ] {
@@ -299,9 +314,46 @@ fn only_the_node_talks_to_redis() {
     }
 }
 
+/// What the protocol may use of the standard library: nothing of IO, of time that passes, of threads or of locks. A search runs
+/// it, and hashes its states.
+const PURE: [&str; 14] = [
+    "std::array",
+    "std::borrow",
+    "std::cmp",
+    "std::collections",
+    "std::fmt",
+    "std::hash",
+    "std::iter",
+    "std::mem",
+    "std::num",
+    "std::ops",
+    "std::slice",
+    "std::str",
+    "std::sync::Arc",
+    "std::time::Duration",
+];
+
+/// That it is the lowest layer, cargo keeps: the package depends on no other one of this repository.
+#[test]
+fn the_protocol_is_pure() {
+    assert_eq!(dependencies_in("proto/Cargo.toml").trim(), "thiserror = \"2.0.12\"");
+    let sources = sources_of("proto/src");
+    assert!(sources.len() > 10, "files were not found: {:?}", sources.keys());
+    for (file, code) in sources {
+        // An import of a group has the path before it.
+        for path in full_paths(&code, &["std::", "core::", "alloc::"]) {
+            let is_pure = PURE.iter().any(|pure| path == *pure || path.starts_with(&format!("{pure}::")));
+            assert!(is_pure, "proto/src/{file} uses {path}");
+        }
+        for word in ["async ", ".await", "thread_local!"] {
+            assert!(!code.contains(word), "proto/src/{file} has {word}");
+        }
+    }
+}
+
 #[test]
 fn key_names_are_made_in_one_file() {
-    for path in files("src", ".rs").iter().filter(|path| !path.ends_with("store/keys.rs")) {
+    for path in library().iter().filter(|path| !path.ends_with("proto/src/keys.rs")) {
         for suffix in [":queue", ":deadlines", ":token\"", ":tombstone:", ":wake:\"", "{n:"] {
             assert!(!code(path).contains(suffix), "{} makes a key with {suffix}", path.display());
         }
@@ -310,7 +362,7 @@ fn key_names_are_made_in_one_file() {
 
 #[test]
 fn neither_the_library_nor_the_command_nor_the_emulator_panics_or_prints() {
-    for path in files("src", ".rs").into_iter().chain(files("cli/src", ".rs")).chain(files("emulator/src", ".rs")) {
+    for path in library().into_iter().chain(files("cli/src", ".rs")).chain(files("emulator/src", ".rs")) {
         for word in
             [".unwrap()", ".expect(", "panic!(", "unreachable!(", "todo!(", "unimplemented!(", "unsafe ", "println!("]
         {
@@ -604,7 +656,7 @@ fn each_decision_has_a_number_of_its_own() {
     for number in numbers {
         assert!(seen.insert(number), "two decisions have the number {number}");
     }
-    let texts = ["src", "lua", "verify", "tests", "docs"]
+    let texts = ["src", "proto/src", "lua", "verify", "tests", "docs"]
         .into_iter()
         .flat_map(|dir| [".rs", ".lua", ".md"].map(|ending| files(dir, ending)))
         .flatten();
@@ -622,7 +674,7 @@ fn each_decision_has_a_number_of_its_own() {
 #[test]
 fn the_lowest_versions_are_those_of_the_manifest() {
     let lock = fs::read_to_string(root().join("verify/lowest.lock")).unwrap();
-    let dependencies: String = ["Cargo.toml", "cli/Cargo.toml"].map(dependencies_in).concat();
+    let dependencies: String = ["Cargo.toml", "cli/Cargo.toml", "proto/Cargo.toml"].map(dependencies_in).concat();
     let mut count = 0;
     for line in dependencies.lines().filter(|line| !line.starts_with('#') && line.contains(" = ")) {
         let (name, value) = line.split_once(" = ").unwrap();
@@ -651,7 +703,7 @@ fn dependencies_in(manifest: &str) -> String {
 fn no_test_is_ignored() {
     // In two parts, so that this line does not match itself.
     let ignore = ["#[ig", "nore"].concat();
-    for path in files("tests", ".rs").iter().chain(&files("src", ".rs")).chain(&files("cli/src", ".rs")) {
+    for path in files("tests", ".rs").iter().chain(&library()).chain(&files("cli/src", ".rs")) {
         assert!(!fs::read_to_string(path).unwrap().contains(&ignore), "{}", path.display());
     }
 }
@@ -733,7 +785,7 @@ fn lua_scripts_name_their_keys_and_arguments_at_once_and_as_in_the_header() {
 
 /// The Rust side of a script.
 fn verb(script: &str) -> String {
-    code(&root().join("src/store/verbs").join(script.trim_start_matches("shared/")).with_extension("rs"))
+    code(&root().join("proto/src/requests").join(script.trim_start_matches("shared/")).with_extension("rs"))
 }
 
 /// The names in `KEYS[n] name` or `ARGV[n] name` of a header, in order.
@@ -756,32 +808,52 @@ fn sent_names(code: &str, what: &str) -> Vec<String> {
 fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     for script in scripts() {
         let verb = verb(&script.name);
-        // What only the scripts for shared names get, see `Runner::queue_keys` and `Call::of`.
+        // What only the scripts for shared names get, see `ClientArgs::queue_keys`.
         let is_sent = |name: &String| is_shared(&script.name) || *name != "limit" && *name != "kind";
         let mut keys = sent_names(&verb, "key");
         if verb.contains("queue_keys(") {
             assert!(keys.is_empty(), "{}: other keys", script.name);
-            keys = sent_names(&code(&root().join("src/store/runner.rs")), "key");
+            keys = sent_names(&code(&root().join("proto/src/requests/mod.rs")), "key");
         }
-        let has_tombstone = !verb.contains("queue_keys(self.keys, None)");
+        let has_tombstone = !verb.contains("queue_keys(&self.keys, None)");
         keys.retain(|name| is_sent(name) && (has_tombstone || name != "tombstone"));
         assert_eq!(keys, header_names(&script.header, "KEYS"), "{}: KEYS", script.name);
         let mut args: Vec<_> = sent_names(&verb, "arg").into_iter().filter(is_sent).collect();
-        // The runner adds the first argument.
+        // The connection adds the first argument.
         args.insert(0, "request".into());
         assert_eq!(args, header_names(&script.header, "ARGV"), "{}: ARGV", script.name);
     }
 }
 
-/// Each script has one file on the Rust side that includes it, and each file has a script, or one of each kind.
+/// Each script has one file on the Rust side that sends it, and each file has a script, or one of each kind.
 #[test]
 fn there_is_a_verb_for_each_script() {
-    let verbs: BTreeSet<_> = files("src/store/verbs", ".rs").iter().map(|path| stem(path).to_owned()).collect();
+    let verbs: BTreeSet<_> = files("proto/src/requests", ".rs").iter().map(|path| stem(path).to_owned()).collect();
     let scripts: BTreeSet<_> = scripts().into_iter().map(|script| script.name).collect();
     let names = scripts.iter().map(|name| name.trim_start_matches("shared/").to_owned());
     assert_eq!(verbs, names.chain(["mod".into()]).collect());
-    for name in scripts {
-        assert!(verb(&name).contains(&format!("include_str!(\"../../../lua/{name}.lua\")")), "{name}");
+    let names: BTreeSet<_> = ScriptName::ALL.iter().map(|name| name.name().to_owned()).collect();
+    assert_eq!(names, scripts);
+    let (texts, sources) = (code(&root().join("src/store/script.rs")), sources_of("proto/src/requests"));
+    for name in ScriptName::ALL {
+        assert_eq!(script::of(name).name, name, "the order of SCRIPTS in script.rs");
+        let (file, sent) = (name.name(), format!("ScriptName::{name:?}"));
+        assert!(texts.contains(&format!("({sent}, include_str!(\"../../lua/{file}.lua\"))")), "{file}");
+        for (source, code) in &sources {
+            let is_its_own = source.trim_end_matches(".rs") == file.trim_start_matches("shared/");
+            let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != ':');
+            assert_eq!(words.filter(|word| *word == sent).count(), usize::from(is_its_own), "{file} in {source}");
+        }
+    }
+}
+
+#[test]
+fn servers_get_each_line_of_a_script_but_no_comments() {
+    let text = script::text("#!lua flags=x\n-- why\n\nif a then\n  b() -- because\nend\n", false);
+    assert_eq!(text, "#!lua flags=x\nif a then\nb() -- because\nend\n");
+    for script in &script::SCRIPTS {
+        assert!(script.text().starts_with("#!lua flags="), "{:?}", script.name);
+        assert!(script.text().lines().all(|line| !line.starts_with([' ', '-'])), "{:?}", script.name);
     }
 }
 

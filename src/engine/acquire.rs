@@ -5,6 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Share;
+use fairlock_proto::requests::acquire::{Acquire, Acquired, Mode};
+use fairlock_proto::requests::give::{Gave, Give};
+use fairlock_proto::requests::renew::{Only, Renew, Renewed};
 use futures::FutureExt;
 use tokio::time::sleep_until;
 
@@ -24,11 +28,7 @@ use crate::store::admission::InFlight;
 use crate::store::backoff::Backoff;
 use crate::store::clock::{is_over, now};
 use crate::store::error::RequestError;
-use crate::store::keys::Share;
 use crate::store::runner::Answer;
-use crate::store::verbs::acquire::{Acquire, Acquired, Mode};
-use crate::store::verbs::give::{Gave, Give};
-use crate::store::verbs::renew::{Only, Renew, Renewed};
 
 /// How often one grant is asked about before it is relied on.
 const CONFIRMED_AT_MOST: u32 = 3;
@@ -197,13 +197,14 @@ async fn reenter(
 ) -> Result<Reentry, LockError> {
     let (entry, context) = (&hold.entry, hold.context());
     let mut backoff = context.backoff();
-    let acquire = Acquire {
-        keys: &entry.keys,
-        owner: &entry.owner_id,
+    let mut acquire = Acquire {
+        keys: entry.keys.clone(),
+        owner: entry.owner_id.clone(),
         seq: context.next_seq(),
         mode: Mode::Nest(hold.token, holds),
         lease: hold.lease,
-        terms: request.terms,
+        terms: request.terms.clone(),
+        not_after: 0,
     };
     // Given up half-way, the server may count one hold too many. Dropping this corrects it (P4).
     let undo = Release::with_turn(hold.clone(), turn);
@@ -214,12 +215,12 @@ async fn reenter(
         // its time to live gets this one.
         let question = hold.question();
         let rest = || lease::lasting(hold.deadline().saturating_duration_since(now()));
-        let acquire = Acquire { lease: question.map_or_else(rest, |question| question.lease), ..acquire };
+        acquire.lease = question.map_or_else(rest, |question| question.lease);
         // Before the await that may be the last one.
         hold.set_unsettled();
         let asking = async {
             let admitted = request.admit().await?;
-            acquire.run(&context.runner, admitted, &mut 0).await
+            context.runner.acquire(admitted, &mut acquire, &mut 0).await
         };
         let answer = match asking.await {
             Ok(answer) => answer,
@@ -398,9 +399,16 @@ impl<'a> Attempt<'a> {
     /// Asks for the lock, or for a place in its queue.
     async fn acquire(&mut self, admitted: Arc<InFlight>) -> Result<Tried, RequestError> {
         let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
-        let (keys, owner, seq, mode) = (&entry.keys, &entry.owner_id, self.waiter.seq, self.request.mode());
-        let acquire = Acquire { keys, owner, seq, mode, lease: *lease, terms };
-        let answer = acquire.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
+        let mut acquire = Acquire {
+            keys: entry.keys.clone(),
+            owner: entry.owner_id.clone(),
+            seq: self.waiter.seq,
+            mode: self.request.mode(),
+            lease: *lease,
+            terms: Arc::clone(terms),
+            not_after: 0,
+        };
+        let answer = engine.context.runner.acquire(admitted, &mut acquire, &mut self.copies_until).await?;
         Ok(self.read(answer).await)
     }
 
@@ -444,9 +452,18 @@ impl<'a> Attempt<'a> {
     async fn attach(&mut self, admitted: Arc<InFlight>, detached: &Detached) -> Result<Tried, RequestError> {
         let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
         let (seq, token) = (self.waiter.seq, detached.token);
-        let (from, to) = (&*detached.owner, &*entry.owner_id);
-        let give = Give { keys: &entry.keys, from, seq, token, to, attempt: seq, lease: *lease, terms };
-        let answer = give.run(&engine.context.runner, admitted, &mut self.copies_until).await?;
+        let mut give = Give {
+            keys: entry.keys.clone(),
+            from: detached.owner.as_str().into(),
+            seq,
+            token,
+            to: entry.owner_id.clone(),
+            attempt: seq,
+            lease: *lease,
+            terms: Arc::clone(terms),
+            not_after: 0,
+        };
+        let answer = engine.context.runner.give(admitted, &mut give, &mut self.copies_until).await?;
         let is_final = match answer.body {
             Gave::Given { .. } => true,
             Gave::Lost => !detached.is_undecided(answer.server_ms),
@@ -507,8 +524,8 @@ impl<'a> Attempt<'a> {
     /// Asks about a grant that came too late to be trusted: one round trip (R7).
     async fn confirm(&mut self, token: u64) -> Option<Arc<Hold>> {
         let renew = Renew {
-            keys: &self.request.entry.keys,
-            owner: &self.request.entry.owner_id,
+            keys: self.request.entry.keys.clone(),
+            owner: self.request.entry.owner_id.clone(),
             token,
             lease: self.request.lease,
             // A grant may last longer than the wanted lease. This lets the server set the shorter one,
@@ -522,7 +539,7 @@ impl<'a> Attempt<'a> {
         let mut asked = 0;
         let answer = loop {
             self.doubts = self.request.engine.holds.doubts();
-            let answer = renew.run(runner, None).await;
+            let answer = runner.renew(&renew, None).await;
             asked += 1;
             // It asks again if one more connection came since: this future may have rested (P1). There is a bound, since slots
             // may come within each round trip (E1).

@@ -5,31 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
+use fairlock_proto::requests::leave::{Leave, Left};
+use fairlock_proto::requests::poll::Poll;
 use tokio::time::{sleep, timeout_at};
 
 use super::context::Context;
 use super::waiters::{LeavingPlace, Waiter, Waiters};
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::runtime::log_line;
-use crate::store::verbs::leave::{Leave, Left};
-use crate::store::verbs::poll::Poll;
 
 /// The pause of a leave that is refused until a person helps, as it seems.
 const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
 
 /// An attempt or a lost hold that the server must forget.
 pub struct LeaveRequest {
-    pub keys: Arc<Keys>,
-    pub owner_id: Arc<str>,
-    /// Everything of the owner up to this seq ends.
-    pub seq: u64,
-    /// The place in the queue that goes, see `keys::place`. Empty: the attempt has none, because it was served.
-    pub place: String,
-    /// Server time until which an earlier copy may still be served; 0: none is under way.
-    pub copies_until: i64,
+    pub leave: Leave,
     /// The longest that the server can keep what the attempt got.
     pub lease: Duration,
     /// `None`: it was served, so nothing keeps a place of it alive.
@@ -39,16 +32,15 @@ pub struct LeaveRequest {
 /// Leaves for an attempt, and for all copies of its request that may be served until `copies_until`. `waiters`: those of
 /// its client.
 pub fn leave_for(context: &Arc<Context>, waiters: &Arc<Waiters>, waiter: &Waiter, copies_until: i64) {
-    let request = LeaveRequest {
-        leaving: Some(LeavingPlace::new(waiters, &waiter.keys.lock)),
+    let leaving = Some(LeavingPlace::new(waiters, &waiter.keys.lock));
+    let request = Leave {
         keys: waiter.keys.clone(),
-        owner_id: waiter.owner_id().clone(),
+        owner: waiter.owner_id().clone(),
         seq: waiter.seq,
         place: waiter.place(),
         copies_until,
-        lease: waiter.lease(),
     };
-    leave(context, request);
+    leave(context, LeaveRequest { leave: request, lease: waiter.lease(), leaving });
 }
 
 /// R9: leaves in the background, until the server has answered, or until everything that could be
@@ -60,13 +52,7 @@ pub fn leave(context: &Arc<Context>, request: LeaveRequest) {
 }
 
 pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit: Instant) {
-    let leave = Leave {
-        keys: &request.keys,
-        owner: &request.owner_id,
-        seq: request.seq,
-        place: &request.place,
-        copies_until: request.copies_until,
-    };
+    let keys = &request.leave.keys;
     let (mut backoff, mut was_refused) = (context.backoff(), false);
     loop {
         // A place does not expire while its client is heard for the name: it would be granted the lock, and left only then
@@ -85,14 +71,14 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
                 continue;
             }
         }
-        let pause = match leave.run(&context.runner).await {
+        let pause = match context.runner.leave(&request.leave).await {
             Ok(Answer { body: Left { more }, sent, .. }) => {
-                context.given_back(&request.keys, sent);
+                context.given_back(keys, sent);
                 if was_refused {
                     context.is_told_of_refused_leaves.store(false, Ordering::Relaxed);
                 }
                 if more {
-                    pass_on(&context, &request.keys);
+                    pass_on(&context, keys);
                 }
                 return;
             }
@@ -107,7 +93,7 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
                     was_refused = true;
                     if !context.is_told_of_refused_leaves.swap(true, Ordering::Relaxed) {
                         log_line(|| {
-                            tracing::warn!(target: "fairlock::lock", name = %request.keys.name, %refusal, "could not leave the queue yet");
+                            tracing::warn!(target: "fairlock::lock", name = %keys.name, %refusal, "could not leave the queue yet");
                         });
                     }
                 }
@@ -128,10 +114,10 @@ pub async fn leave_until(context: Arc<Context>, request: LeaveRequest, mut limit
 pub fn pass_on(context: &Arc<Context>, keys: &Arc<Keys>) {
     let (task_context, keys) = (context.clone(), keys.clone());
     context.spawn(async move {
-        let poll = Poll { keys: &keys, waits: false, names_ours: false, tickets: &[] };
+        let poll = Poll { keys, waits: false, names_ours: false, tickets: Vec::new() };
         // An error ends this. Clients that wait for the lock go on with their own polls, and without
         // them the keys of the queue expire (P10).
-        while let Ok(answer) = poll.run(&task_context.runner).await {
+        while let Ok(answer) = task_context.runner.poll(&poll).await {
             if !answer.body.more {
                 break;
             }

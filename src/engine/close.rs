@@ -73,7 +73,7 @@ async fn end(engine: &Engine) {
     };
     let unfinished = if drained { 0 } else { left(engine) };
     forget(engine);
-    tracing::debug!(target: "fairlock::client", client = %context.runner.client, unfinished, "closed");
+    tracing::debug!(target: "fairlock::client", client = %context.runner.client.id, unfinished, "closed");
     let _ = context.unfinished.set(unfinished);
 }
 

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
 use futures::FutureExt;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::{Semaphore, SetOnce};
@@ -17,7 +18,6 @@ use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::Keys;
 use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
@@ -51,7 +51,7 @@ pub struct Context {
 
 impl Context {
     pub fn new(runner: Runner, runtime: Handle, spawn_hook: Option<SpawnHook>) -> Self {
-        let id = runner.client.bytes();
+        let id = runner.client.id.bytes();
         let retry_seed = id.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         // After an operation time-out the supervisor pings, and has an answer within a second (decision 44).
         let closing = CancellationToken::new();

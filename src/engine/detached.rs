@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fairlock_proto::keys::{Kind, LONGEST_NAME};
+
 use super::error::Loss;
 use crate::store::error::RequestError;
-use crate::store::keys::{Kind, LONGEST_NAME};
 use crate::store::options::OptionsError;
 
 /// What a handle says.

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
+
 use crate::store::ServedKeys;
 use crate::store::clock::now;
-use crate::store::keys::Keys;
 use crate::sync::Mutex;
 
 /// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a

@@ -7,6 +7,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
+use fairlock_proto::requests::give::{Gave, Give};
+use fairlock_proto::requests::release::{Release, Released};
+use fairlock_proto::requests::renew::{Only, Renew, Renewed};
+
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
 use super::detached::{DetachRefusal, Detached, ExtendError};
@@ -16,14 +21,11 @@ use super::hold::{End, Hold, Question};
 use super::lease;
 use super::lock::EngineLock;
 use super::owners::OwnersTurn;
+use crate::store::Priority;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::{Cause, Fault, RequestError};
-use crate::store::keys::Keys;
 use crate::store::runner::Answer;
-use crate::store::verbs::give::{Gave, Give};
-use crate::store::verbs::release::{Release, Released};
-use crate::store::verbs::renew::{Only, Renew, Renewed};
 
 /// The only seq of the owner of a handle: nothing but its release ends what it has.
 const SEQ: u64 = 1;
@@ -77,7 +79,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
         return detaching.refused(reason);
     }
     let seq = context.next_seq();
-    detaching.handle.owner = format!("{}-{seq}:0", context.runner.client);
+    detaching.handle.owner = format!("{}-{seq}:0", context.runner.client.id);
     detaching.run(seq, limit).await
 }
 
@@ -113,19 +115,24 @@ impl Detaching {
                 return self.refused(DetachRefusal::Lost(loss));
             }
             let (hold, handle) = (self.hold.clone(), self.handle.clone());
-            let give = Give {
-                keys: &hold.entry.keys,
-                from: &hold.entry.owner_id,
+            let mut give = Give {
+                keys: hold.entry.keys.clone(),
+                from: hold.entry.owner_id.clone(),
                 seq,
                 token: hold.token,
-                to: &handle.owner,
+                to: handle.owner.as_str().into(),
                 attempt: SEQ,
                 lease: handle.lease,
-                terms: &hold.terms,
+                terms: hold.terms.clone(),
+                not_after: 0,
             };
             // Before the await that may lose the answer.
             let was_sent = std::mem::replace(&mut self.was_sent, true);
-            let asked = ask(&hold, give.send(&context.runner, Some(limit), &mut copies_until)).await;
+            let asking = async {
+                let admitted = context.runner.admit(&give.keys.lock, Priority::Normal, Some(limit)).await?;
+                context.runner.give(admitted, &mut give, &mut copies_until).await
+            };
+            let asked = ask(&hold, asking).await;
             let error = match asked {
                 Ok(Answer { body: Gave::Given { .. }, sent, .. }) => {
                     context.given_back(&hold.entry.keys, sent);
@@ -250,10 +257,10 @@ pub async fn extend(hold: &Arc<Hold>, wanted: Duration) -> Result<(), ExtendErro
         let lease = hold.lease_to_extend(wanted);
         let question = Question { lease, only: Only::Extend(seq), doubts: hold.doubts() };
         let entry = &hold.entry;
-        let (keys, owner, token) = (&entry.keys, &entry.owner_id, hold.token);
+        let (keys, owner, token) = (entry.keys.clone(), entry.owner_id.clone(), hold.token);
         let renew = Renew { keys, owner, token, lease, only: question.only, remember: hold.remember() };
         // The loss is heard while it waits.
-        let asking = pin!(ask(hold, renew.run(&context.runner, Some(limit))));
+        let asking = pin!(ask(hold, context.runner.renew(&renew, Some(limit))));
         let Some(asked) = hold.over.run_until_cancelled(asking).await else { continue };
         match asked {
             Ok(Answer { body: Renewed::Renewed { lease_left }, sent, .. }) => {
@@ -290,11 +297,11 @@ async fn may_try_again(error: &RequestError, backoff: &mut Backoff, limit: Insta
 /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
 pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration) -> Result<bool, RequestError> {
     let (context, keys) = (lock.context(), lock.keys()?);
-    let (owner, token) = (&*handle.owner, handle.token);
+    let (keys, owner, token) = (keys.clone(), handle.owner.as_str().into(), handle.token);
     let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
     let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
-        let error = match context.ask(renew.run(&context.runner, Some(limit))).await {
+        let error = match context.ask(context.runner.renew(&renew, Some(limit))).await {
             Ok(Answer { body: Renewed::Lost, server_ms, .. }) if handle.is_undecided(server_ms) => {
                 RequestError::Unanswered(Arc::new(Fault::Undecided))
             }
@@ -333,18 +340,18 @@ async fn release_once(
     by: Instant,
 ) -> Result<bool, RequestError> {
     let release = Release {
-        keys,
-        owner: &handle.owner,
+        keys: keys.clone(),
+        owner: handle.owner.as_str().into(),
         token: handle.token,
         holds: 0,
         seq: SEQ,
         attempt: SEQ,
         copies_until: handle.copies_until,
-        terms: "",
+        terms: "".into(),
         weight: 1,
         is_handle: true,
     };
-    let answer = release.run(&context.runner, by).await?;
+    let answer = context.runner.release(&release, by).await?;
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),
         Released::Gone { more } => (false, more),

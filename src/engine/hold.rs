@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::{Share, place};
+use fairlock_proto::requests::leave::Leave;
+use fairlock_proto::requests::renew::Only;
 use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
@@ -22,10 +25,8 @@ use super::schedule::Schedule;
 use super::task_or_thread::TaskOrThread;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
-use crate::store::keys::{Share, place};
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
-use crate::store::verbs::renew::Only;
 use crate::sync::Mutex;
 
 /// One owner at one lock.
@@ -533,15 +534,14 @@ impl Hold {
 
     /// Ends all that the owner has until now. The lock on the state keeps the seq before the end.
     fn leave_request(&self, state: &HoldState, copies_until: i64) -> LeaveRequest {
-        LeaveRequest {
+        let leave = Leave {
             keys: self.entry.keys.clone(),
-            owner_id: self.entry.owner_id.clone(),
+            owner: self.entry.owner_id.clone(),
             seq: self.context().next_seq(),
             place: place(&self.entry.owner_id, self.attempt, &self.terms),
             copies_until,
-            lease: state.longest_lease,
-            leaving: None,
-        }
+        };
+        LeaveRequest { leave, lease: state.longest_lease, leaving: None }
     }
 
     /// Whether the server may have forgotten it, as far as this client knows.

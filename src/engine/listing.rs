@@ -6,13 +6,13 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use fairlock_proto::keys::{self, Kind, LONGEST_NAME, TRACES, name_in};
+use fairlock_proto::reply::Malformed;
 use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
 use crate::store::error::{Fault, NameError, RequestError};
 use crate::store::glob;
-use crate::store::keys::{self, Kind, LONGEST_NAME, TRACES, name_in};
-use crate::store::reply::Malformed;
 use crate::store::server::Told;
 
 /// Keys that one call reads, about: 0.2 ms of a server, which serves no other request meanwhile.
@@ -59,7 +59,7 @@ impl Listing {
     pub fn new(contexts: impl Iterator<Item = Arc<Context>>, glob: &str) -> Self {
         let contexts: VecDeque<_> = contexts.collect();
         let prefix = contexts.front().map_or("", |context| &context.options().prefix);
-        let pattern = keys::pattern(prefix, &glob::literal_start(glob));
+        let pattern = keys::pattern(&glob::escape(prefix), &glob::escape(&glob::literal_start(glob)));
         let (seats, names, may_fail) = (None, VecDeque::new(), contexts.len().saturating_sub(1) / 2);
         Self { contexts, may_fail, glob: glob.to_owned(), pattern, seats, place: None, names, seen: Seen::default() }
     }

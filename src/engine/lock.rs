@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use futures::FutureExt;
 use futures::future::Either;
 use tokio::task::unconstrained;
@@ -24,7 +25,6 @@ use super::release::Release;
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
 use crate::store::error::NameError;
-use crate::store::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use crate::store::options::{OptionsError, check_label};
 
 #[derive(Clone)]
@@ -133,7 +133,7 @@ impl EngineLock {
     /// The request of this caller.
     fn request(&self, caller: Caller, wait: bool, proposed: u64) -> Result<AcquireRequest<'_>, LockError> {
         let (keys, terms, lease) = self.checked()?;
-        let client = &self.engine.context.runner.client;
+        let client = &self.engine.context.runner.client.id;
         let entry = self.engine.holds.owners.entry(keys, caller.owner, client);
         Ok(AcquireRequest {
             engine: &self.engine,

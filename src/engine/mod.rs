@@ -30,12 +30,12 @@ mod without_runtime;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fairlock_proto::push::Push;
 use futures::future::BoxFuture;
 use futures::future::join;
 use futures::{FutureExt, StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::push::Push;
 use crate::store::runtime::log_line;
 use crate::store::{Listener, ServedKeys};
 use context::Context;

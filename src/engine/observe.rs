@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::label_of;
 use futures::future::Either;
 use tracing::{Level, Span, field};
 
 use super::error::{LockError, Loss};
 use crate::metrics::{ARE_ON, LockMetrics, NotAcquired};
 use crate::store::clock::now;
-use crate::store::keys::label_of;
 use crate::sync::Mutex;
 
 /// The call or hold that a line is about.

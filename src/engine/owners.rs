@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use fairlock_proto::keys::Keys;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout_at;
 
@@ -14,7 +15,6 @@ use super::observe::Who;
 use super::owner::Owner;
 use crate::store::clock::now;
 use crate::store::error::Cause;
-use crate::store::keys::Keys;
 use crate::store::runner::Runner;
 use crate::sync::Mutex;
 

@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
+use fairlock_proto::requests::leave::Leave;
+use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
 use futures::{FutureExt, StreamExt, stream};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -24,10 +27,8 @@ use super::waiters::{Offer, Round, WaitOutcome, Waiter, Waiters};
 use crate::store::ServedKeys;
 use crate::store::clock::now;
 use crate::store::error::{RefusalKind, RequestError};
-use crate::store::keys::Keys;
 use crate::store::runner::Answer;
 use crate::store::runtime::survive;
-use crate::store::verbs::poll::{Poll, Polled, PolledHolder};
 
 /// Tickets in one request of a round that verifies all of them: the work of one call is bounded.
 const TICKETS_IN_A_POLL: usize = 128;
@@ -81,7 +82,7 @@ impl Poller {
     /// the grant to the waiter and passes over it. It asks about this ticket alone: hundreds of futures may rest, and each answer
     /// would list the holds of all.
     async fn ask_for(self: Arc<Self>, waiter: Arc<Waiter>) {
-        if self.ask_whose(&waiter.keys, false, &[waiter.ticket()]).await.is_err() {
+        if self.ask_whose(&waiter.keys, false, vec![waiter.ticket()]).await.is_err() {
             self.waiters.offers.insert(now() + POLL_RETRY, waiter.seq, &waiter);
         }
     }
@@ -171,7 +172,8 @@ impl Poller {
         let tickets: Vec<_> = carried.iter().map(|waiter| waiter.ticket()).collect();
         let (context, asked) = (self.context(), round.spoken_for(carried));
         let waiting = || asked.iter().filter(|waiter| !waiter.is_over());
-        match (Poll { keys, waits: true, names_ours: false, tickets: &tickets }).run(&context.runner).await {
+        let poll = Poll { keys: keys.clone(), waits: true, names_ours: false, tickets };
+        match context.runner.poll(&poll).await {
             Ok(answer) => {
                 let polled = &answer.body;
                 context.options().metrics.polled();
@@ -222,7 +224,7 @@ impl Poller {
     }
 
     fn is_ours(&self, owner: &str) -> bool {
-        owner.rsplit_once(':').is_some_and(|(client, _)| *client == *self.context().runner.client)
+        owner.rsplit_once(':').is_some_and(|(client, _)| *client == *self.context().runner.client.id)
     }
 
     /// The lock is this client's. If a waiter has it, its message was lost or is late: most of the grant's time may be over.
@@ -248,16 +250,9 @@ impl Poller {
         }
         // With the seq that the server named. A later request of this owner is not touched, and if its release
         // is under way, this finds nothing to do (R4).
-        let request = LeaveRequest {
-            keys: keys.clone(),
-            owner_id: owner_id.into(),
-            seq: attempt,
-            place: String::new(),
-            copies_until: 0,
-            lease,
-            leaving: None,
-        };
-        cleanup::leave(self.context(), request);
+        let leave =
+            Leave { keys: keys.clone(), owner: owner_id.into(), seq: attempt, place: String::new(), copies_until: 0 };
+        cleanup::leave(self.context(), LeaveRequest { leave, lease, leaving: None });
     }
 
     /// A grant was pushed.
@@ -315,16 +310,17 @@ impl Poller {
         let context = self.context();
         // Never none: the name was made with this prefix.
         if let Some(keys) = Keys::of_lock(&context.options().prefix, &lock_key).map(Arc::new) {
-            self.ask_whose(&keys, keys.kind.is_shared(), &[]).await?;
+            self.ask_whose(&keys, keys.kind.is_shared(), Vec::new()).await?;
         }
         context.farewells.said(&lock_key);
         Ok(())
     }
 
     /// Notifies the waiters that have the name, and leaves for each hold without a waiter here.
-    async fn ask_whose(&self, keys: &Arc<Keys>, names_ours: bool, tickets: &[String]) -> Result<(), RequestError> {
+    async fn ask_whose(&self, keys: &Arc<Keys>, names_ours: bool, tickets: Vec<String>) -> Result<(), RequestError> {
         let context = self.context();
-        match (Poll { keys, waits: false, names_ours, tickets }).run(&context.runner).await {
+        let poll = Poll { keys: keys.clone(), waits: false, names_ours, tickets };
+        match context.runner.poll(&poll).await {
             Ok(answer) => {
                 for holder in self.ours(&answer.body) {
                     self.tell_holder(keys, holder);

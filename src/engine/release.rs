@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fairlock_proto::requests::release::{self as verb, Released};
 use futures::FutureExt;
 use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
@@ -15,7 +16,6 @@ use super::owners::OwnersTurn;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::verbs::release::{self as verb, Released};
 
 /// The outcome of an unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -251,8 +251,8 @@ impl Release {
         self.sent = Some(Sent { again: true, ..sent });
         let entry = &hold.entry;
         let release = verb::Release {
-            keys: &entry.keys,
-            owner: &entry.owner_id,
+            keys: entry.keys.clone(),
+            owner: entry.owner_id.clone(),
             token: hold.token,
             holds: sent.count.holds,
             weight: sent.count.weight,
@@ -260,13 +260,13 @@ impl Release {
             attempt: hold.attempt,
             // Late copies of a release do no harm. The tombstone is for those of the acquire (R3).
             copies_until: hold.copies_until(),
-            terms: &hold.terms,
+            terms: hold.terms.clone(),
             is_handle: false,
         };
         // Other calls wait for the request that has the turn. A release without the turn says nothing about that one.
         let last_answer = (!self.without_turn).then_some(&entry.last_answer);
         let runner = &hold.context().runner;
-        match release.run(runner, limit.unwrap_or_else(|| runner.limit())).await {
+        match runner.release(&release, limit.unwrap_or_else(|| runner.limit())).await {
             Ok(answer) => {
                 last_answer.inspect(|last_answer| last_answer.own());
                 if sent.count == Count::NONE {

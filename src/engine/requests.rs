@@ -1,7 +1,14 @@
 //! Single requests that hold nothing and wait for nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::keys::Keys;
+use fairlock_proto::requests::force_unlock::{ForceUnlock, ForceUnlocked};
+use fairlock_proto::requests::inspect::{Inspect, Inspected};
+use fairlock_proto::requests::poll::Poll;
+use fairlock_proto::requests::raise::{Raise, Raised};
+use fairlock_proto::requests::set_limit::{LimitSet, SetLimit};
 use futures::future::try_join_all;
 
 use super::cleanup;
@@ -10,22 +17,17 @@ use super::hold::Hold;
 use super::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::Keys;
 use crate::store::runner::Answer;
-use crate::store::verbs::force_unlock::{ForceUnlock, ForceUnlocked};
-use crate::store::verbs::inspect::{Inspect, Inspected};
-use crate::store::verbs::poll::Poll;
-use crate::store::verbs::raise::{Raise, Raised};
-use crate::store::verbs::set_limit::{LimitSet, SetLimit};
 
 impl EngineLock {
     /// Ends the present hold, if it has the expected token. Returns whether there was one. One round trip.
     pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
         let (context, keys) = (&self.engine.context, self.keys()?);
         let mut backoff = context.backoff();
+        let mut force = ForceUnlock { keys: keys.clone(), expected, not_after: 0 };
         loop {
             // An error ends this. A second run could end the hold of the next owner (decision 6).
-            let answer = context.ask((ForceUnlock { keys, expected }).run(&context.runner)).await?;
+            let answer = context.ask(context.runner.force_unlock(&mut force)).await?;
             let (held, more) = match answer.body {
                 ForceUnlocked::Freed { more } => (true, more),
                 ForceUnlocked::Free { more } => (false, more),
@@ -48,8 +50,9 @@ impl EngineLock {
     pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
         let (context, keys) = (&self.engine.context, self.keys()?);
         let mut backoff = context.backoff();
+        let mut set = SetLimit { keys: keys.clone(), limit, not_after: 0 };
         loop {
-            let answer = context.ask((SetLimit { keys, limit }).run(&context.runner)).await?;
+            let answer = context.ask(context.runner.set_limit(&mut set)).await?;
             match answer.body {
                 LimitSet::Set { more } => {
                     if more {
@@ -66,22 +69,22 @@ impl EngineLock {
     /// The holder, and the first `most` waiters. One round trip.
     pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         let (context, keys) = (&self.engine.context, self.keys()?);
-        context.ask((Inspect { keys, most }).run(&context.runner)).await
+        context.ask(context.runner.inspect(&Inspect { keys: keys.clone(), most })).await
     }
 }
 
 /// Makes every later token of a held lock greater than `floor`. `false`: it is not held any longer.
 pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
     let (context, entry) = (hold.context(), &hold.entry);
-    let raise = Raise { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, floor };
-    Ok(context.ask(raise.run(&context.runner)).await?.body == Raised::Raised)
+    let raise = Raise { keys: entry.keys.clone(), owner: entry.owner_id.clone(), token: hold.token, floor };
+    Ok(context.ask(context.runner.raise(&raise)).await?.body == Raised::Raised)
 }
 
 /// Whether the server serves requests for this lock. The probe passes the lock on if it is free with others in its
 /// queue, and else changes nothing.
-pub async fn probe(context: &Context, keys: &Keys) -> Result<(), RequestError> {
-    let poll = Poll { keys, waits: false, names_ours: false, tickets: &[] };
-    context.ask(poll.run(&context.runner)).await.map(drop)
+pub async fn probe(context: &Context, keys: &Arc<Keys>) -> Result<(), RequestError> {
+    let poll = Poll { keys: keys.clone(), waits: false, names_ours: false, tickets: Vec::new() };
+    context.ask(context.runner.poll(&poll)).await.map(drop)
 }
 
 /// The longest round trip to a server. All are asked at the same time.

@@ -16,10 +16,11 @@
 
 use std::sync::Arc;
 
+use fairlock_proto::keys::{Keys, Kind};
+
 use super::hold::{Hold, Holds};
 use super::waiters::Waiter;
 use crate::store::clock::now;
-use crate::store::keys::{Keys, Kind};
 
 /// A holder is older than its waiters, so that only the oldest owners matter. A look at all of them for each waiter
 /// would be quadratic.

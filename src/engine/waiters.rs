@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::{Keys, Kind, Share, place, share_of, ticket};
 use futures::task::AtomicWaker;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
@@ -25,7 +26,6 @@ use super::task_or_thread::TaskOrThread;
 use crate::store::admission::PATIENCE;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
-use crate::store::keys::{Keys, Kind, Share, place, share_of, ticket};
 use crate::sync::Mutex;
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.

@@ -6,6 +6,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use fairlock_proto::requests::renew::{Renew, Renewed};
 use futures::future::{Either, select};
 use tokio::time::timeout_at;
 
@@ -15,7 +16,6 @@ use super::lease;
 use super::release;
 use super::schedule::Schedule;
 use crate::store::runtime::survive;
-use crate::store::verbs::renew::{Renew, Renewed};
 
 /// Starts the one task that serves all holds of a client. It ends with the client.
 pub fn start(holds: &Arc<Holds>) {
@@ -73,8 +73,9 @@ async fn ask(hold: &Hold, question: &Question) -> bool {
     let entry = &hold.entry;
     let Question { lease, only, .. } = *question;
     let remember = hold.remember();
-    let renew = Renew { keys: &entry.keys, owner: &entry.owner_id, token: hold.token, lease, only, remember };
-    match renew.run(&hold.context().runner, None).await {
+    let (keys, owner) = (entry.keys.clone(), entry.owner_id.clone());
+    let renew = Renew { keys, owner, token: hold.token, lease, only, remember };
+    match hold.context().runner.renew(&renew, None).await {
         Ok(answer) => match answer.body {
             Renewed::Renewed { lease_left } => {
                 // Not more than the holder wanted (decision 16), which is more than a check asks for.

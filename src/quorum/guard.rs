@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::Keys;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -20,7 +21,6 @@ use crate::engine::handles;
 use crate::engine::hold::Hold;
 use crate::engine::release::{Release, Unlocked};
 use crate::store::clock::now;
-use crate::store::keys::Keys;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {

@@ -4,6 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::keys::{Keys, Kind, Share};
+
 use super::acquire::{ErrorsMet, Gathering, Taken};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
@@ -14,7 +16,6 @@ use crate::engine::lock::{Caller, EngineLock, within};
 use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
-use crate::store::keys::{Keys, Kind, Share};
 
 #[derive(Clone)]
 pub struct QuorumLock {
@@ -100,7 +101,7 @@ impl QuorumLock {
 
     fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
         let Self { quorum, locks, metrics, .. } = self;
-        let client = &quorum.nodes.context.runner.client;
+        let client = &quorum.nodes.context.runner.client.id;
         let entry = quorum.owners.entry(&self.keys, caller.owner, client);
         Gathering { quorum, locks, caller, entry, told, metrics }
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fairlock_proto::keys::Keys;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -12,7 +13,6 @@ use crate::engine::context::Context;
 use crate::engine::requests;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, Fault, RefusalKind, RequestError};
-use crate::store::keys::Keys;
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
 use crate::sync::Mutex;

@@ -1,7 +1,9 @@
 //! Local time, and the server's clock as seen from here.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+pub use fairlock_proto::command::millis;
 
 /// The clock of the runtime. It is tokio's, so that paused time pauses this library too.
 pub fn now() -> Instant {
@@ -11,11 +13,6 @@ pub fn now() -> Instant {
 /// Whether the time of a call is over. `None`: it has no limit.
 pub fn is_over(limit: Option<Instant>) -> bool {
     limit.is_some_and(|limit| limit <= now())
-}
-
-/// Whole milliseconds, as the scripts count.
-pub fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// The clock of one server.
@@ -71,6 +68,8 @@ impl ServerClock {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Found by the simulator, seed 1795511960401.

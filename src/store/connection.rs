@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use fairlock_proto::command::{Arg, Command, ScriptName};
+use fairlock_proto::reply::{Field, Malformed, ScriptReply};
 use futures::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -11,13 +13,12 @@ use redis::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::admission::IN_FLIGHT;
-use super::call::{Arg, Call};
+use super::call::Call;
 use super::connect_options::Credentials;
 use super::dial::Io;
 use super::error::{Fault, Refusal, RequestError};
 use super::link;
-use super::reply::{Field, Malformed, ScriptReply};
-use super::script::Script;
+use super::script::{self, Script};
 use crate::sync::Mutex;
 
 /// Requests share it behind one `Arc`: to copy its parts for each of them costs more.
@@ -84,15 +85,17 @@ impl Connection {
         call: Call<'_>,
         request: u64,
     ) -> Result<ScriptReply, RequestError> {
-        if known.has(call.script) {
-            match self.send_call(&self.command("EVALSHA", call.script.sha1(), call, request), call.asking).await {
+        let (script, by_sha1) = self.first_command(known, call, request);
+        if let Some(by_sha1) = by_sha1 {
+            match self.send_call(&by_sha1, call.asking).await {
                 // NOSCRIPT ran nothing, so the EVAL is the first copy of this request, not a second one.
                 Err(RequestError::Refused(refusal)) if refusal.code == "NOSCRIPT" => {}
                 outcome => return self.read(outcome?),
             }
         }
-        let sent = Sending::begin(known, call.script);
-        let value = self.send_call(&self.command("EVAL", call.script.text(), call, request), call.asking).await?;
+        let sent = Sending::begin(known, script);
+        let by_text = self.command("EVAL", script.text(), &(call.command)(), request);
+        let value = self.send_call(&by_text, call.asking).await?;
         sent.was_taken();
         self.read(value)
     }
@@ -122,21 +125,43 @@ impl Connection {
         reply.map_err(|error| self.failed(error))
     }
 
-    fn command(&self, verb: &str, script: &str, call: Call<'_>, request: u64) -> redis::Cmd {
-        let keys: usize = call.keys.iter().map(|key| key.len()).sum();
-        let args: usize = call.args.iter().map(Arg::len_at_most).sum();
+    /// The script, and the EVALSHA if the server knows it. No `async fn`, which would keep room for the command.
+    fn first_command(
+        &self,
+        known: &KnownScripts,
+        call: Call<'_>,
+        request: u64,
+    ) -> (&'static Script, Option<redis::Cmd>) {
+        let command = (call.command)();
+        let script = script::of(command.script);
+        (script, known.has(script).then(|| self.command("EVALSHA", script.sha1(), &command, request)))
+    }
+
+    fn command(&self, verb: &str, script: &str, sent: &Command<'_>, request: u64) -> redis::Cmd {
+        let (mut keys, mut args, mut length) = (0, 0, 0);
+        for key in sent.keys() {
+            (keys, length) = (keys + 1, length + key.len());
+        }
+        for arg in sent.args() {
+            (args, length) = (args + arg.count(), length + arg.len_at_most());
+        }
         // Allocated once: growing it argument by argument cost more than the rest of a call here.
-        let mut command =
-            redis::Cmd::with_capacity(4 + call.keys.len() + call.args.len(), 40 + script.len() + keys + args);
+        let mut command = redis::Cmd::with_capacity(4 + keys + args, 40 + script.len() + length);
         // The number of the request comes first in every script. Its echo in the reply distinguishes a shifted reply
         // from the right one (P1).
-        command.arg(verb).arg(script).arg(call.keys.len()).arg(call.keys).arg(request);
-        for arg in call.args {
+        command.arg(verb).arg(script).arg(keys);
+        for key in sent.keys() {
+            command.arg(key);
+        }
+        command.arg(request);
+        for arg in sent.args() {
             match arg {
-                Arg::Text(text) => command.arg(text),
+                Arg::Text(text) => command.arg(&**text),
+                Arg::Texts(texts) => command.arg(*texts),
                 Arg::Channel(text) if self.channel_tag.is_empty() => command.arg(text),
                 Arg::Channel(text) => command.arg([text, &*self.channel_tag].concat()),
                 Arg::Int(number) => command.arg(number),
+                Arg::Natural(number) => command.arg(number),
             };
         }
         command
@@ -157,11 +182,11 @@ impl Connection {
 
 /// The scripts that a server was sent. It may forget them by SCRIPT FLUSH or a restart, and then says so.
 #[derive(Default)]
-pub struct KnownScripts(Mutex<BTreeSet<&'static str>>);
+pub struct KnownScripts(Mutex<BTreeSet<ScriptName>>);
 
 impl KnownScripts {
     fn has(&self, script: &Script) -> bool {
-        self.0.lock().contains(script.name)
+        self.0.lock().contains(&script.name)
     }
 }
 
@@ -185,7 +210,7 @@ impl<'a> Sending<'a> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
-        self.known.0.lock().remove(self.script.name);
+        self.known.0.lock().remove(&self.script.name);
     }
 }
 

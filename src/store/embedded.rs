@@ -7,6 +7,9 @@ use std::iter::once;
 use std::sync::Arc;
 
 use fairlock_emulator::{Connection, Delivery, Pushes, Reply, Request, Server};
+use fairlock_proto::command::Arg;
+use fairlock_proto::keys;
+use fairlock_proto::reply::{Field, ScriptReply};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -15,19 +18,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
-use super::call::{Arg, Call};
+use super::call::Call;
 use super::clock::now;
 use super::cluster::slots::slot_of;
 use super::connect_options::Address;
 use super::error::{Fault, Refusal, RequestError};
-use super::keys;
 use super::link;
 use super::node::Node;
 use super::node::wire::{Supervised, Wire};
 use super::options::Options;
-use super::reply::{Field, ScriptReply};
+use super::script;
 use super::server::Told;
-use super::verbs::boot;
 use super::{Priority, ServedKeys, SpawnHook};
 use crate::sync::Mutex;
 
@@ -268,9 +269,10 @@ impl Supervised<EmbeddedWire> {
     /// be lost.
     fn boot(&self, server: &Server) {
         let Some(boot) = &self.boot else { return };
-        let life = server.life();
-        let (keys, args) = (boot.keys(), boot.args(&life, server.epoch()));
-        let request = copied(&self.wire.client, Call::new(&boot::SCRIPT, &keys, &args), 0, "");
+        let boots = boot.request(server.life(), server.epoch());
+        let command = || boots.command();
+        let call = Call::new(&command, &boots.key, Priority::Urgent);
+        let request = copied(&self.wire.client, call, 0, "");
         if let Some(Ok(reply)) = server.serve(&request).map(script_reply) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.
             let _ = boot.booted(&reply, "the embedded server");
@@ -318,20 +320,23 @@ async fn deliver(
 
 /// `tag`: see [`tag`].
 fn copied(client: &str, call: Call<'_>, request: u64, tag: &str) -> Request {
+    let command = (call.command)();
     // Redis hands each argument to a script as text, numbers too.
-    let text = |arg: &Arg<'_>| match arg {
-        Arg::Text(text) => (*text).to_owned(),
-        Arg::Channel(text) => format!("{text}{tag}"),
-        Arg::Int(number) => number.to_string(),
+    let texts = |arg: &Arg<'_>| match arg {
+        Arg::Text(text) => vec![text.clone().into_owned()],
+        Arg::Texts(texts) => texts.to_vec(),
+        Arg::Channel(text) => vec![format!("{text}{tag}")],
+        Arg::Int(number) => vec![number.to_string()],
+        Arg::Natural(number) => vec![number.to_string()],
     };
     Request {
         client: client.to_owned(),
-        name: call.script.name,
-        text: call.script.text(),
-        keys: call.keys.iter().map(ToString::to_string).collect(),
+        name: command.script.name(),
+        text: script::of(command.script).text(),
+        keys: command.keys().map(ToOwned::to_owned).collect(),
         // The number of the request is the first argument of every script.
-        args: once(request.to_string()).chain(call.args.iter().map(text)).collect(),
-        slot: slot_of(call.lock_key()),
+        args: once(request.to_string()).chain(command.args().flat_map(texts)).collect(),
+        slot: slot_of(call.lock_key),
         asking: call.asking,
         sent: now(),
     }

@@ -1,10 +1,11 @@
-//! Runs the scripts: one typed request for each script, over a connection to a server.
+//! Runs the scripts: sends the typed requests of the protocol over a connection to a server.
 //!
 //! Nothing here knows waits or holds. It sends, distinguishes replies from errors, and reads the server's
 //! clock from every reply.
 
 pub mod admission;
 pub mod backoff;
+pub mod boot;
 pub mod call;
 pub mod certificates;
 pub mod clock;
@@ -17,14 +18,12 @@ pub mod dial;
 pub mod embedded;
 pub mod error;
 pub mod glob;
-pub mod keys;
 pub mod link;
 pub mod location;
 pub mod names;
 pub mod node;
 pub mod options;
-pub mod push;
-pub mod reply;
+mod requests;
 pub mod rights;
 pub mod runner;
 pub mod runtime;
@@ -35,11 +34,11 @@ pub mod source;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
-pub mod verbs;
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -48,7 +47,6 @@ use call::Call;
 use cluster::identity::Masters;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
-use reply::ScriptReply;
 use server::Server;
 
 /// The servers of a client. Different names may live on different servers, so it takes the key of a lock.

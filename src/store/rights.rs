@@ -5,8 +5,11 @@
 
 use std::collections::HashSet;
 
-use super::keys::{self, Keys, Kind};
-use super::script::{self, Script};
+#[cfg(feature = "_cli")]
+use fairlock_proto::command::ScriptName;
+use fairlock_proto::keys::{self, Keys, Kind};
+
+use super::script;
 
 /// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many arguments, the
 /// arguments. Returns what is missing, as ACL SETUSER takes it. A server without ACL checks in scripts (before Redis
@@ -57,9 +60,9 @@ for _, of in ipairs(failed) do missing[#missing + 1] = lacking(of[1], of[2]) end
 return missing
 ";
 
-/// The arguments of [`SCRIPT`] for these scripts and a client that listens on `channel`. `more`: further
+/// The arguments of [`SCRIPT`] for all scripts and a client that listens on `channel`. `more`: further
 /// commands, with their arguments. `strict`: boot.lua and its key are used too.
-pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str]], strict: bool) -> Vec<String> {
+pub fn question(prefix: &str, channel: &str, more: &[&[&str]], strict: bool) -> Vec<String> {
     // No lock has the empty name. Its keys stand for those of each name, since rights are given for
     // the prefix.
     let mut asked = RightsAsked::new(prefix);
@@ -69,7 +72,7 @@ pub fn question(prefix: &str, channel: &str, scripts: &[&Script], more: &[&[&str
     asked.push("eval", asked.key_pattern(), eval);
     // Once for each file, and not for each script that includes it: reading them is most of the cost of making a
     // client.
-    let calls = script::files(scripts).flat_map(calls);
+    let calls = script::files().flat_map(calls);
     for (command, names) in calls.filter(|(_, names)| names.first().is_none_or(is_used)) {
         asked.call(&command, &names);
     }
@@ -103,10 +106,10 @@ pub struct Beside {
 
 /// Every right of a user, as ACL SETUSER takes it after `reset`.
 #[cfg(feature = "_cli")]
-pub fn all(prefix: &str, scripts: &[&Script], beside: Beside) -> Vec<String> {
+pub fn all(prefix: &str, beside: Beside) -> Vec<String> {
     // INFO shows eviction, and PING shows that the line is cut. Locks work without both, but the client learns less.
     let mut named = ["eval", "evalsha", "subscribe", "info", "ping"].map(str::to_owned).to_vec();
-    let of_scripts = scripts.iter().filter(|script| script.name != "boot" || beside.strict_restart);
+    let of_scripts = script::SCRIPTS.iter().filter(|script| script.name != ScriptName::Boot || beside.strict_restart);
     named.extend(of_scripts.flat_map(|script| calls(script.text())).map(|(command, _)| command.to_ascii_lowercase()));
     let more: [(bool, &[&str]); 3] = [
         (beside.another_database, &["select"]),
@@ -221,36 +224,36 @@ fn first_word(argument: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::verbs;
+    use crate::store::script::SCRIPTS;
 
     #[test]
     fn each_call_of_each_script_is_asked_for() {
-        for script in verbs::ALL {
+        for script in &SCRIPTS {
             let found = calls(script.text());
             for (command, names) in &found {
                 let known = names.first().is_some_and(|name| KEYS.contains(name) || *name == "channel");
                 let has_keys = !["TIME", "PUBSUB|NUMSUB"].contains(&command.as_str());
-                assert!(known || !has_keys, "{}: {command} of {names:?}", script.name);
+                assert!(known || !has_keys, "{:?}: {command} of {names:?}", script.name);
             }
             // Each is written out, but for those of `call` and `read`, whose definitions in lua/lib are these.
             let (text, count) = (script.text(), |word: &str| script.text().matches(word).count());
             let (of_call, of_read) = (count("local call = redis.call\n"), count("redis.pcall(command, "));
-            assert!(of_call == 1 && of_read <= 1, "{}", script.name);
+            assert!(of_call == 1 && of_read <= 1, "{:?}", script.name);
             let direct = count("redis.call('") + count("redis.pcall('");
-            assert_eq!(count("redis."), of_call + of_read + direct, "{}", script.name);
+            assert_eq!(count("redis."), of_call + of_read + direct, "{:?}", script.name);
             let asked = found.iter().any(|(command, names)| command == "PUBLISH" && names[0] == "channel");
-            assert_eq!(asked, text.contains("'PUBLISH', channel .. "), "{}", script.name);
+            assert_eq!(asked, text.contains("'PUBLISH', channel .. "), "{:?}", script.name);
             let (uses, quoted) = (count("call(") + count("read("), count("call('") + count("read('"));
             // The two that are not are in the definition of `read`.
-            assert_eq!(uses, quoted + 2 * of_read, "{}: a command that is not written out", script.name);
+            assert_eq!(uses, quoted + 2 * of_read, "{:?}: a command that is not written out", script.name);
         }
     }
 
     /// Each file is read once. What is in no script, such as a call in a comment, must not be asked for.
     #[test]
     fn the_files_have_the_calls_of_the_scripts() {
-        let of_files: HashSet<_> = script::files(&verbs::ALL).flat_map(calls).collect();
-        let of_scripts: HashSet<_> = verbs::ALL.iter().flat_map(|script| calls(script.text())).collect();
+        let of_files: HashSet<_> = script::files().flat_map(calls).collect();
+        let of_scripts: HashSet<_> = SCRIPTS.iter().flat_map(|script| calls(script.text())).collect();
         assert_eq!(of_files, of_scripts);
     }
 
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn all_keys_and_channels_are_asked_for() {
-        let asked = question("p", "p:wake:me", &verbs::ALL, &[&["select", "0"]], true);
+        let asked = question("p", "p:wake:me", &[&["select", "0"]], true);
         for word in [
             "hset",
             "~p:*",
@@ -286,7 +289,7 @@ mod tests {
         ] {
             assert!(asked.iter().any(|other| other == word), "{word}: {asked:?}");
         }
-        let asked = question("p", "p:wake:me", &verbs::ALL, &[], false);
+        let asked = question("p", "p:wake:me", &[], false);
         assert!(asked.iter().all(|word| word != "p:{boot}"), "{asked:?}");
         assert_eq!(asked.iter().filter(|word| *word == "time").count(), 1, "each is asked for once: {asked:?}");
     }

@@ -1,22 +1,23 @@
-//! Sends one request and reads its reply. The files in `verbs/` are the requests.
+//! Sends one request and reads its reply. [`requests`](super::requests) has one method for each of them.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys;
+use fairlock_proto::reply::{Decode, Fields, Head, Malformed, ScriptReply};
+use fairlock_proto::requests::{self, ClientArgs, ScriptRequest};
 use futures::FutureExt;
 use tokio::time::timeout_at;
 
 use super::admission::InFlight;
-use super::call::{Call, SentKeys, key};
+use super::boot::Boot;
+use super::call::Call;
 use super::clock::{ServerClock, is_over, millis, now};
 use super::error::{Cause, Fault, Refusal, RequestError};
-use super::keys::{self, Keys};
 use super::options::Options;
-use super::reply::{Decode, Fields, Malformed, ScriptReply};
 use super::server::{Server, Told};
-use super::verbs::boot::Boot;
 use super::{Priority, Ran, Store};
 
 /// A reply, with the instant before its request was sent.
@@ -33,44 +34,21 @@ pub struct Answer<T> {
 pub struct Runner {
     pub store: Box<dyn Store>,
     pub options: Arc<Options>,
-    /// The client's id: the first part of its owner ids, the last part of its channel.
-    pub client: String,
-    /// The client's part of a request: waiter_ttl, max_waiters, token_ttl and channel. In one text,
-    /// which is made once: an acquire pays for each argument, and most need none of these.
-    pub settings: String,
+    pub client: ClientArgs,
     /// The terms of a wait without a label of its own.
     pub terms: Arc<str>,
-    /// The record of the server's last start. Sent with `strict_restart` only.
-    pub boot_key: String,
     requests: AtomicU64,
 }
 
 impl Runner {
-    pub fn new(store: Box<dyn Store>, options: Arc<Options>, client: String) -> Self {
-        let channel = keys::channel_prefix(&options.prefix);
-        let Options { waiter_ttl, max_waiters, token_ttl, label, .. } = &*options;
-        let settings = format!("{} {max_waiters} {} {channel}", millis(*waiter_ttl), millis(*token_ttl));
+    /// `id`: the client's.
+    pub fn new(store: Box<dyn Store>, options: Arc<Options>, id: String) -> Self {
+        let Options { prefix, waiter_ttl, max_waiters, token_ttl, label, strict_restart, .. } = &*options;
+        let settings = requests::settings(prefix, *waiter_ttl, *max_waiters, *token_ttl);
+        let boot_key = strict_restart.map(|_| keys::boot(prefix));
+        let client = ClientArgs { id, settings, token_ttl: *token_ttl, boot_key };
         let terms = keys::terms(options.first_lease(), label).into();
-        let boot_key = keys::boot(&options.prefix);
-        Self { store, options, client, settings, terms, boot_key, requests: AtomicU64::new(1) }
-    }
-
-    pub fn is_strict(&self) -> bool {
-        self.options.strict_restart.is_some()
-    }
-
-    /// The keys of a script that reads the queue, in the order of its header.
-    pub fn queue_keys<'a>(&'a self, keys: &'a Keys, tombstone: Option<&'a str>) -> SentKeys<'a> {
-        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = keys;
-        SentKeys::of([
-            Some(key("lock", lock)),
-            Some(key("queue", queue)),
-            Some(key("deadlines", deadlines)),
-            Some(key("tokens", tokens)),
-            tombstone.map(|tombstone| key("tombstone", tombstone)),
-            kind.is_shared().then_some(key("limit", limit)),
-            self.is_strict().then_some(key("boot", &self.boot_key)),
-        ])
+        Self { store, options, client, terms, requests: AtomicU64::new(1) }
     }
 
     /// Whether the server of this lock can be reached, as far as is known.
@@ -198,16 +176,21 @@ impl Runner {
     }
 
     /// Sends the request, waits for its reply, and learns the server's time from it.
-    pub async fn run<T: Decode>(&self, admitted: Arc<InFlight>, mut call: Call<'_>) -> Result<Answer<T>, RequestError> {
+    pub async fn run<R: ScriptRequest>(
+        &self,
+        admitted: Arc<InFlight>,
+        request: &R,
+    ) -> Result<Answer<R::Reply>, RequestError> {
+        let (lock, command) = (&*request.keys().lock, || request.command(&self.client));
+        let call = Call::new(&command, lock, admitted.priority);
         // Relaxed: the number only has to differ from those of other requests.
-        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
         // Before the request is on its way: the server's lease begins later, never earlier (R5).
         let sent = now();
         let metrics = &self.options.metrics;
         let _in_flight = metrics.in_flight();
-        call.priority = admitted.priority;
         let answered = {
-            let answering = pin!(timeout_at(admitted.deadline.into(), self.store.run(call, request)));
+            let answering = pin!(timeout_at(admitted.deadline.into(), self.store.run(call, number)));
             admitted.run(answering).await
         };
         let Ran { reply, by } = match answered {
@@ -217,21 +200,21 @@ impl Runner {
                 // permit lets the next one probe when it is dropped.
                 if let RequestError::Refused(refusal) = &error {
                     metrics.refused(&refusal.code);
-                    self.answered(&admitted, &call, Some(refusal));
+                    self.answered(&admitted, lock, Some(refusal));
                 }
                 return Err(error);
             }
             Err(_) => {
                 // A half-open connection causes no error (decision 44).
-                self.store.serving(call.lock_key()).into_iter().for_each(Server::suspect);
+                self.store.serving(lock).into_iter().for_each(Server::suspect);
                 return Err(RequestError::Unanswered(Arc::new(Fault::NoAnswer(self.options.operation_timeout))));
             }
         };
         metrics.round_trip(|| now().saturating_duration_since(sent));
         // Before the reply is read: a server that runs scripts does not refuse, even if this reply
         // turns out to be wrong.
-        self.answered(&admitted, &call, None);
-        decode(request, sent, by.clock(), &reply).map_err(|error| {
+        self.answered(&admitted, lock, None);
+        decode(number, sent, by.clock(), &reply).map_err(|error| {
             by.distrust();
             RequestError::Unanswered(Arc::new(error))
         })
@@ -260,9 +243,9 @@ impl Runner {
     }
 
     /// Opens or closes the gate. Not that of the node from which the lock has gone meanwhile: another one answered.
-    fn answered(&self, admitted: &InFlight, call: &Call<'_>, refusal: Option<&Refusal>) {
+    fn answered(&self, admitted: &InFlight, lock_key: &str, refusal: Option<&Refusal>) {
         let is_of = |server: &dyn Server| admitted.is_of(server.admission());
-        if self.store.serving(call.lock_key()).is_some_and(is_of) {
+        if self.store.serving(lock_key).is_some_and(is_of) {
             admitted.answered(refusal);
         }
     }
@@ -280,8 +263,6 @@ fn may_send(server: &dyn Server, priority: Priority) -> bool {
     server.is_ready(priority) && (priority == Priority::Question || !server.admission().is_closed())
 }
 
-/// Every reply begins with status, number of the request, and server time in seconds and
-/// microseconds.
 fn decode<T: Decode>(
     request: u64,
     sent: Instant,
@@ -289,17 +270,13 @@ fn decode<T: Decode>(
     reply: &ScriptReply,
 ) -> Result<Answer<T>, Malformed> {
     let mut fields = Fields::new(reply);
-    let status = fields.text()?;
-    let echo = fields.int()?;
+    let head = Head::decode(&mut fields)?;
     // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
-    if u64::try_from(echo) != Ok(request) {
-        return Err(Malformed(format!("the reply to request {echo} arrived for request {request}")));
+    if u64::try_from(head.request) != Ok(request) {
+        return Err(Malformed(format!("the reply to request {} arrived for request {request}", head.request)));
     }
-    let (seconds, micros) = (fields.int()?, fields.int()?);
-    // 0: this script did not read the clock.
-    let server_ms = seconds * 1000 + micros / 1000;
-    if seconds > 0 {
-        clock.learn(sent, seconds, micros);
+    if head.seconds > 0 {
+        clock.learn(sent, head.seconds, head.micros);
     }
-    Ok(Answer { sent, body: T::decode(status, &mut fields)?, server_ms })
+    Ok(Answer { sent, body: T::decode(head.status, &mut fields)?, server_ms: head.server_ms() })
 }

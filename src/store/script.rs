@@ -13,28 +13,24 @@
 
 use std::sync::OnceLock;
 
+use fairlock_proto::command::ScriptName;
+
 /// A script: its name, its own file, and the text that the server runs.
 pub struct Script {
-    pub name: &'static str,
+    pub name: ScriptName,
     own: &'static str,
-    is_shared: bool,
     /// Made when it is needed first: a client that ends soon uses few of them.
     text: OnceLock<String>,
     sha1: OnceLock<String>,
 }
 
 impl Script {
-    pub const fn new(name: &'static str, own: &'static str) -> Self {
-        Self { name, own, is_shared: false, text: OnceLock::new(), sha1: OnceLock::new() }
-    }
-
-    /// For names that several may hold at a time.
-    pub const fn shared(name: &'static str, own: &'static str) -> Self {
-        Self { name, own, is_shared: true, text: OnceLock::new(), sha1: OnceLock::new() }
+    pub const fn new(name: ScriptName, own: &'static str) -> Self {
+        Self { name, own, text: OnceLock::new(), sha1: OnceLock::new() }
     }
 
     pub fn text(&self) -> &str {
-        self.text.get_or_init(|| text(self.own, self.is_shared))
+        self.text.get_or_init(|| text(self.own, self.name.is_shared()))
     }
 
     /// Its name for EVALSHA.
@@ -43,10 +39,37 @@ impl Script {
     }
 }
 
-/// The files that these scripts are made of, each once.
-pub fn files(scripts: &[&Script]) -> impl Iterator<Item = &'static str> {
-    let own: Vec<_> = scripts.iter().map(|script| script.own).collect();
-    own.into_iter().chain(PARTS.iter().chain(SHARED_PARTS).map(|(_, part)| *part))
+/// All scripts, in the order of their names.
+pub static SCRIPTS: [Script; 19] = [
+    Script::new(ScriptName::Acquire, include_str!("../../lua/acquire.lua")),
+    Script::new(ScriptName::Boot, include_str!("../../lua/boot.lua")),
+    Script::new(ScriptName::ForceUnlock, include_str!("../../lua/force_unlock.lua")),
+    Script::new(ScriptName::Give, include_str!("../../lua/give.lua")),
+    Script::new(ScriptName::Inspect, include_str!("../../lua/inspect.lua")),
+    Script::new(ScriptName::Leave, include_str!("../../lua/leave.lua")),
+    Script::new(ScriptName::Poll, include_str!("../../lua/poll.lua")),
+    Script::new(ScriptName::Raise, include_str!("../../lua/raise.lua")),
+    Script::new(ScriptName::Release, include_str!("../../lua/release.lua")),
+    Script::new(ScriptName::Renew, include_str!("../../lua/renew.lua")),
+    Script::new(ScriptName::SharedAcquire, include_str!("../../lua/shared/acquire.lua")),
+    Script::new(ScriptName::SharedForceUnlock, include_str!("../../lua/shared/force_unlock.lua")),
+    Script::new(ScriptName::SharedGive, include_str!("../../lua/shared/give.lua")),
+    Script::new(ScriptName::SharedInspect, include_str!("../../lua/shared/inspect.lua")),
+    Script::new(ScriptName::SharedLeave, include_str!("../../lua/shared/leave.lua")),
+    Script::new(ScriptName::SharedPoll, include_str!("../../lua/shared/poll.lua")),
+    Script::new(ScriptName::SharedRelease, include_str!("../../lua/shared/release.lua")),
+    Script::new(ScriptName::SharedRenew, include_str!("../../lua/shared/renew.lua")),
+    Script::new(ScriptName::SharedSetLimit, include_str!("../../lua/shared/set_limit.lua")),
+];
+
+/// The script of this name.
+pub fn of(name: ScriptName) -> &'static Script {
+    &SCRIPTS[name as usize]
+}
+
+/// The files that the scripts are made of, each once.
+pub fn files() -> impl Iterator<Item = &'static str> {
+    SCRIPTS.iter().map(|script| script.own).chain(PARTS.iter().chain(SHARED_PARTS).map(|(_, part)| *part))
 }
 
 /// The script as the server gets it: without comments and indentation, which are most of its text. Each new client sends

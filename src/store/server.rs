@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, Priority};
+use super::boot::Boot;
 use super::call::Call;
 use super::clock::ServerClock;
 use super::error::{Cause, RequestError};
-use super::reply::ScriptReply;
-use super::verbs::boot::Boot;
 
 pub trait Server: Send + Sync + 'static {
     /// Whether a request would be sent at once.

@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
+use fairlock_proto::keys;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
@@ -24,9 +25,6 @@ use crate::support::Server;
 #[path = "../../src/store/glob.rs"]
 #[allow(dead_code)]
 pub mod glob;
-#[path = "../../src/store/keys.rs"]
-#[allow(dead_code)]
-mod keys;
 #[path = "../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;

@@ -447,7 +447,7 @@ const FOUR: &[&str] = &["lock", "queue", "deadlines", "tokens"];
 const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
-/// All scripts, with arguments as src/store/verbs sends them.
+/// All scripts, with arguments as proto/src/requests sends them.
 const CALLS: [Call; 37] = {
     const fn call(
         script: &'static str,

@@ -85,7 +85,7 @@ impl<W: Wire> Router<W> {
     }
 
     async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
-        let slot = slot_of(call.lock_key());
+        let slot = slot_of(call.lock_key);
         let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
         let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
         // Looked up only when a redirect leaves the host out.
@@ -119,7 +119,7 @@ impl<W: Wire> Router<W> {
     /// gone back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
     async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.route(call, request).await?;
-        let is_elsewhere = || !self.node(call.lock_key()).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
+        let is_elsewhere = || !self.node(call.lock_key).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
         if ran.reply.is_status("lost") && is_elsewhere() { self.route(call, request).await } else { Ok(ran) }
     }
 

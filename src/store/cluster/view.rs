@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fairlock_proto::reply::Malformed;
 use redis::Value;
 
 use crate::store::connect_options::Address;
-use crate::store::reply::Malformed;
 
 /// Some slots, and the master that serves them.
 #[derive(Debug, Clone, PartialEq, Eq)]

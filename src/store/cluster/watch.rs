@@ -12,6 +12,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::reply::Malformed;
 use futures::future::try_join;
 use futures::stream::{FuturesUnordered, StreamExt};
 use redis::{RedisError, Value};
@@ -28,7 +29,6 @@ use crate::store::dial::{Access, Limit, Place, Target};
 use crate::store::error::{ConnectError, Fault};
 use crate::store::node::network::NetworkWire;
 use crate::store::node::{SignedIn, cluster_error, sign_in};
-use crate::store::reply::Malformed;
 
 /// How often a node is asked: a client has to leave a demoted master within a second.
 const INTERVAL: Duration = Duration::from_millis(400);

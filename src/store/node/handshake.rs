@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use fairlock_proto::command::{Command, ScriptName, arg, key};
+use fairlock_proto::reply::{Fields, Head};
 use futures::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -16,16 +18,14 @@ use super::error::{cluster_error, connect_error, probe_error};
 use super::network::{Established, NamedServer, NetworkWire};
 use super::sign_in::{SignedIn, sign_in_at};
 use super::wire::{Supervised, Wire};
-use crate::store::ServedKeys;
-use crate::store::call::{Call, arg, key};
+use crate::store::call::Call;
 use crate::store::clock::now;
 use crate::store::cluster::view::View;
 use crate::store::connection::Connection;
 use crate::store::dial::{Limit, Target};
 use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
-use crate::store::reply::{Fields, Malformed};
 use crate::store::rights;
-use crate::store::verbs::{boot, renew};
+use crate::store::{Priority, ServedKeys};
 
 /// How long a look-up may take before the earlier address is tried beside it: a slow resolver must not delay the way
 /// back to the same server.
@@ -306,29 +306,25 @@ impl Supervised<NetworkWire> {
 
     /// Renews a lock that cannot be held: returns the time, and shows whether scripts may write here.
     async fn probe(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
-        let keys = [key("lock", &self.wire.probe.lock)];
+        let lock = &*self.wire.probe.lock;
         // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
-        let args = [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
+        let args = || [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
+        let command = || Command::new(ScriptName::Renew, [key("lock", lock)], args());
+        let call = Call::new(&command, lock, Priority::Urgent);
         // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
-        let call = Call::new(&renew::SCRIPT, &keys, &args);
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
-        let time = || {
-            let mut fields = Fields::new(&reply);
-            let (_status, _request) = (fields.text()?, fields.int()?);
-            Ok::<_, Malformed>((fields.int()?, fields.int()?))
-        };
-        let (seconds, micros) = time().map_err(|error| target.unreachable(Arc::new(error)))?;
-        self.clock.learn(sent, seconds, micros);
+        let head = Head::decode(&mut Fields::new(&reply)).map_err(|error| target.unreachable(Arc::new(error)))?;
+        self.clock.learn(sent, head.seconds, head.micros);
         Ok(())
     }
 
     /// With `strict_restart`: freezes the server if it may have forgotten a grant.
     async fn boot(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let Some(boot) = &self.boot else { return Ok(()) };
-        let life = self.life(target, connection).await?;
-        let (keys, args) = (boot.keys(), boot.args(&life, target.place.epoch));
-        let call = Call::new(&boot::SCRIPT, &keys, &args);
+        let request = boot.request(self.life(target, connection).await?, target.place.epoch);
+        let command = || request.command();
+        let call = Call::new(&command, &request.key, Priority::Urgent);
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {

@@ -19,21 +19,21 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fairlock_proto::reply::ScriptReply;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::admission::Admission;
+use super::boot::Boot;
 use super::call::Call;
 use super::clock::ServerClock;
 use super::connect_options::Address;
 use super::error::{Cause, RequestError};
 use super::link::{OnDrop, State};
-use super::reply::ScriptReply;
 use super::runtime::log_line;
 use super::server::{Line, Server, Told};
-use super::verbs::boot::Boot;
 use super::{Listener, Priority, Ran, Store};
 use wire::{Supervised, Wire};
 

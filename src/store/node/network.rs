@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::keys::{self, Keys};
+use fairlock_proto::reply::ScriptReply;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -20,15 +22,12 @@ use crate::store::connect_options::Address;
 use crate::store::connection::{Connection, KnownScripts};
 use crate::store::dial::{Place, Target};
 use crate::store::error::{ConnectError, RequestError};
-use crate::store::keys::{self, Keys};
 use crate::store::link::State;
 use crate::store::location::Location;
 use crate::store::names::Name;
 use crate::store::options::Options;
-use crate::store::reply::ScriptReply;
 use crate::store::rights;
 use crate::store::server::Told;
-use crate::store::verbs;
 use crate::store::{Priority, ServedKeys};
 use crate::sync::Mutex;
 
@@ -123,7 +122,7 @@ impl Node<NetworkWire> {
         };
         let is_strict = options.strict_restart.is_some();
         let wire = NetworkWire {
-            rights: rights::question(&options.prefix, &channel.at(""), &verbs::ALL, more, is_strict),
+            rights: rights::question(&options.prefix, &channel.at(""), more, is_strict),
             location,
             database,
             channel,

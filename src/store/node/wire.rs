@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::store::ServedKeys;
 use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
+use crate::store::boot::Boot;
 use crate::store::call::Call;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::RequestError;
 use crate::store::link::{self, Link};
 use crate::store::options::Options;
-use crate::store::reply::ScriptReply;
 use crate::store::server::Told;
-use crate::store::verbs::boot::Boot;
 use crate::sync::Mutex;
 
 /// The way to a server.

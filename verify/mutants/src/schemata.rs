@@ -14,7 +14,7 @@ use crate::tokens::{Language, Token, tokens};
 
 pub const ACTIVE: &str = "FAIRLOCK_MUTANT";
 
-/// The module that the copy of `src` gets. The texts of changed scripts follow it.
+/// The module that the copy of `proto/src` gets, and that of `src` uses. The texts of changed scripts follow it.
 const MODULE: &str = r#"
 static ACTIVE: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| std::env::var("FAIRLOCK_MUTANT").unwrap_or_default());
 
@@ -32,9 +32,11 @@ pub fn script(source: &str) -> &str {
 const SCRIPTS: &[(&str, &str, &str)] = &[
 "#;
 
-/// What the copy changes besides: it has the module, allows warnings, and asks the module for each part of a script.
-const AROUND: [(&str, &str, &str); 2] = [
-    ("src/lib.rs", "mod engine;", "#[allow(missing_docs)] pub mod mutant; mod engine;"),
+/// What the copy changes besides: both packages have the module, it allows warnings, and asks the module for each part of a
+/// script.
+const AROUND: [(&str, &str, &str); 3] = [
+    ("proto/src/lib.rs", "pub mod command;", "pub mod mutant; pub mod command;"),
+    ("src/lib.rs", "mod engine;", "use fairlock_proto::mutant; mod engine;"),
     ("src/store/script.rs", "for line in source.lines()", "for line in crate::mutant::script(source).lines()"),
 ];
 
@@ -72,7 +74,7 @@ pub fn all_in_one(sources: &Sources, mutants: &[Mutant]) -> Result<Changed, Stri
     for text in all.values_mut() {
         text.insert_str(0, "#![allow(warnings)]\n");
     }
-    all.insert("src/mutant.rs".into(), format!("{MODULE}{scripts}];\n"));
+    all.insert("proto/src/mutant.rs".into(), format!("{MODULE}{scripts}];\n"));
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 

@@ -35,7 +35,7 @@ impl Simulator {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["build", "--quiet", "--locked", "--release", "--package", "fairlock-simulate"]);
-        for package in ["fairlock", "fairlock-simulate"] {
+        for package in ["fairlock", "fairlock-proto", "fairlock-simulate"] {
             command.arg("--config").arg(format!("profile.release.package.{package}.opt-level=1"));
         }
         command.arg("--target-dir").arg(&target).current_dir(&tree);

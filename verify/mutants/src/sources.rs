@@ -18,10 +18,10 @@ pub type Changed = BTreeMap<PathBuf, String>;
 pub struct Sources(BTreeMap<PathBuf, String>);
 
 impl Sources {
-    /// All that an edit may touch: src/**/*.rs and lua/**/*.lua.
+    /// All that an edit may touch: src/**/*.rs, proto/src/**/*.rs and lua/**/*.lua.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut texts = BTreeMap::new();
-        for (dir, ending) in [("src", "rs"), ("lua", "lua")] {
+        for (dir, ending) in [("src", "rs"), ("proto/src", "rs"), ("lua", "lua")] {
             for path in files(&root.join(dir))? {
                 if path.extension().is_some_and(|found| found == ending) {
                     let text = fs::read_to_string(&path)?;
@@ -85,7 +85,8 @@ impl Sources {
             let _ = writeln!(text, "    - {line}");
         }
         if places.is_empty() {
-            text += "  It does not occur in src/**/*.rs and lua/**/*.lua. The most similar places:\n";
+            text +=
+                "  It does not occur in src/**/*.rs, proto/src/**/*.rs and lua/**/*.lua. The most similar places:\n";
             for (path, at, share) in self.nearest(edit) {
                 let _ = writeln!(text, "  {:3.0} % {}", share * 100.0, self.line(path, at));
             }

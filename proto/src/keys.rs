@@ -9,8 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::glob;
-
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
@@ -30,7 +28,8 @@ impl Kind {
     const ALL: [Self; 3] = [Self::Lock, Self::Semaphore, Self::RwLock];
 
     /// Whether several may hold the name at a time. Then the scripts are those of `lua/shared`.
-    pub(crate) const fn is_shared(self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_shared(self) -> bool {
         !matches!(self, Self::Lock)
     }
 
@@ -44,7 +43,8 @@ impl Kind {
     }
 
     /// Its word in the text of a handle.
-    pub(crate) const fn word(self) -> &'static str {
+    #[doc(hidden)]
+    pub const fn word(self) -> &'static str {
         match self {
             Self::Lock => "lock",
             Self::Semaphore => "semaphore",
@@ -52,7 +52,8 @@ impl Kind {
         }
     }
 
-    pub(crate) fn of_word(word: &str) -> Option<Self> {
+    #[doc(hidden)]
+    pub fn of_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 }
@@ -87,7 +88,7 @@ impl Share {
 }
 
 /// The keys of one name of one kind.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Keys {
     pub kind: Kind,
     pub name: String,
@@ -135,9 +136,10 @@ pub fn name_in<'k>(prefix: &str, key: &'k str, end: &str) -> Option<(Kind, &'k s
     Some((Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?, name))
 }
 
-/// The pattern of the keys of all names that begin so, as SCAN takes it.
+/// The pattern of the keys of all names that begin so, as SCAN takes it. In both texts the characters that a pattern takes for
+/// its own are escaped.
 pub fn pattern(prefix: &str, start: &str) -> String {
-    format!("{}:{{?:{}*", glob::escape(prefix), glob::escape(start))
+    format!("{prefix}:{{?:{start}*")
 }
 
 /// What `boot.lua` keeps, for all names of the prefix.

@@ -1,24 +1,21 @@
 //! inspect.lua: the holders of the name, and the queue. It changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::Priority;
-use crate::store::call::{Call, SentKeys, arg, key};
-use crate::store::error::RequestError;
-use crate::store::keys::{Keys, Share};
-use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
-use crate::store::script::Script;
+use super::{ClientArgs, ScriptRequest};
+use crate::command::{Command, ScriptName, arg, key};
+use crate::keys::{Keys, Share};
+use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
-pub static SCRIPT: Script = Script::new("inspect", include_str!("../../../lua/inspect.lua"));
-pub static SHARED: Script = Script::shared("shared/inspect", include_str!("../../../lua/shared/inspect.lua"));
-
-pub struct Inspect<'a> {
-    pub keys: &'a Keys,
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Inspect {
+    pub keys: Arc<Keys>,
     /// How many waiters to name, and of a shared name how many holders.
     pub most: u32,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Inspected {
     /// The holder of a lock, or the holders of a shared name that were granted first, in this order.
     pub holders: Vec<HolderEntry>,
@@ -35,6 +32,7 @@ pub struct Inspected {
     pub queue: Vec<QueueEntry>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderEntry {
     pub owner: String,
     pub holds: u32,
@@ -47,6 +45,7 @@ pub struct HolderEntry {
 }
 
 /// One living ticket of the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueueEntry {
     pub ticket: String,
     pub deadline_in: Duration,
@@ -55,20 +54,25 @@ pub struct QueueEntry {
     pub share: Share,
 }
 
-impl Inspect<'_> {
-    pub async fn run(&self, runner: &Runner) -> Result<Answer<Inspected>, RequestError> {
-        let Keys { kind, lock, queue, deadlines, limit, .. } = self.keys;
-        let admitted = runner.admit(lock, Priority::Question, Some(runner.limit())).await?;
-        let keys = SentKeys::of([
-            Some(key("lock", lock)),
-            Some(key("queue", queue)),
-            Some(key("deadlines", deadlines)),
-            kind.is_shared().then_some(key("limit", limit)),
-            runner.is_strict().then_some(key("boot", &runner.boot_key)),
-        ]);
+impl ScriptRequest for Inspect {
+    type Reply = Inspected;
+
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
+        let Keys { kind, lock, queue, deadlines, limit, .. } = &*self.keys;
+        let keys = [
+            key("lock", &**lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("limit", limit).filter(|_| kind.is_shared()),
+            client.boot_key.as_ref().and_then(|boot| key("boot", boot)),
+        ];
         // With a bound: Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];
-        runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args)).await
+        Command::of(*kind, [ScriptName::Inspect, ScriptName::SharedInspect], keys, args)
     }
 }
 

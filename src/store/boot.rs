@@ -1,19 +1,16 @@
-//! boot.lua: freezes a server that may have forgotten a grant. Each connection of a client with `strict_restart` sends
-//! it first, so it goes past the runner.
+//! The freezes of a server, with `strict_restart`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::store::call::{Arg, arg, key};
-#[cfg(doc)]
-use crate::store::dial::Place;
-use crate::store::keys;
-use crate::store::options::Options;
-use crate::store::reply::{Fields, Malformed, ScriptReply, unknown_status};
-use crate::store::runtime::log_line;
-use crate::store::script::Script;
+use fairlock_proto::keys;
+use fairlock_proto::reply::{Decode, Fields, Head, Malformed, ScriptReply};
+use fairlock_proto::requests::boot::{Boot as Request, Booted};
 
-pub static SCRIPT: Script = Script::new("boot", include_str!("../../../lua/boot.lua"));
+#[cfg(doc)]
+use super::dial::Place;
+use super::options::Options;
+use super::runtime::log_line;
 
 /// One client's freeze for its server, and the last answer.
 pub struct Boot {
@@ -38,22 +35,18 @@ impl Boot {
         self.frozen_until.load(Ordering::Relaxed)
     }
 
-    pub fn keys(&self) -> [&str; 1] {
-        [key("boot", &self.key)]
-    }
-
     /// `life`: another one after each start and each promotion of the server. `epoch`: see [`Place`].
-    pub fn args<'a>(&self, life: &'a str, epoch: u64) -> [Arg<'a>; 3] {
-        [arg("life", life), arg("epoch", epoch), arg("freeze", self.freeze)]
+    pub fn request(&self, life: String, epoch: u64) -> Request {
+        Request { key: self.key.clone(), life, epoch, freeze: self.freeze }
     }
 
     /// Reads the reply, and logs that the server is frozen: once for each freeze.
     pub fn booted(&self, reply: &ScriptReply, address: &str) -> Result<(), Malformed> {
         let mut fields = Fields::new(reply);
-        let (status, _request) = (fields.text()?, fields.int()?);
-        let now = fields.natural()? * 1000 + fields.natural()? / 1000;
-        let frozen_until = decode(status, &mut fields)?;
+        let head = Head::decode(&mut fields)?;
+        let Booted { frozen_until } = Booted::decode(head.status, &mut fields)?;
         self.frozen_until.store(frozen_until, Ordering::Relaxed);
+        let now = u64::try_from(head.server_ms()).unwrap_or(0);
         let left = Duration::from_millis(frozen_until.saturating_sub(now));
         if !left.is_zero() && self.said.swap(frozen_until, Ordering::Relaxed) != frozen_until {
             log_line(|| {
@@ -68,13 +61,5 @@ impl Boot {
             });
         }
         Ok(())
-    }
-}
-
-/// Until when the server grants nothing.
-fn decode(status: &str, fields: &mut Fields<'_>) -> Result<u64, Malformed> {
-    match status {
-        "booted" => fields.natural(),
-        _ => unknown_status(status),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A push is a hint (P9): a malformed push is dropped, and a poll finds the change.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Push<'a> {
     /// `grant <token> <ms that it lasts> <ticket> <lock key>`
     Grant { token: u64, lease: Duration, ticket: &'a str, lock: &'a str },

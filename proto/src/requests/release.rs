@@ -1,21 +1,16 @@
 //! release.lua: sets the holds of an owner to a smaller number; 0 frees the lock and passes it on.
 
-use std::time::Instant;
+use std::sync::Arc;
 
-use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg};
-use crate::store::error::RequestError;
-use crate::store::keys::{Keys, place};
-use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
-use crate::store::script::Script;
+use super::{ClientArgs, ScriptRequest};
+use crate::command::{Arg, Command, ScriptName, arg};
+use crate::keys::{Keys, place};
+use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
-pub static SCRIPT: Script = Script::new("release", include_str!("../../../lua/release.lua"));
-pub static SHARED: Script = Script::shared("shared/release", include_str!("../../../lua/shared/release.lua"));
-
-pub struct Release<'a> {
-    pub keys: &'a Keys,
-    pub owner: &'a str,
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Release {
+    pub keys: Arc<Keys>,
+    pub owner: Arc<str>,
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
@@ -28,12 +23,12 @@ pub struct Release<'a> {
     /// Server time until which a copy of the acquire may still be served; 0: none is under way.
     pub copies_until: i64,
     /// The terms of that attempt, see `keys::terms` and `keys::shared_terms`.
-    pub terms: &'a str,
+    pub terms: Arc<str>,
     /// A release by handle, which names the token. Then `copies_until` is that of the detach (R16).
     pub is_handle: bool,
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Released {
     Freed {
         token: u64,
@@ -51,39 +46,40 @@ pub enum Released {
     Lost,
 }
 
-impl Release<'_> {
-    pub async fn run(&self, runner: &Runner, by: Instant) -> Result<Answer<Released>, RequestError> {
-        let Keys { kind, lock, .. } = self.keys;
-        // As early as a renewal: a release that waits makes others wait for a lock that is not in use.
-        let admitted = runner.admit(lock, Priority::Release, Some(by)).await?;
+impl ScriptRequest for Release {
+    type Reply = Released;
+
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
+        let kind = self.keys.kind;
         // The tombstone and the last argument are for the rare cases only; keys are known by their order.
-        let (mut tombstone, mut special) = (String::new(), String::new());
+        let (mut tombstone, mut special) = (None, None);
         // A hold that remains is what such a copy would find.
         let is_late = self.copies_until > 0 && self.holds == 0;
-        if is_late || self.is_handle || runner.is_strict() || kind.is_shared() {
-            tombstone = self.keys.tombstone(self.owner);
+        if is_late || self.is_handle || client.is_strict() || kind.is_shared() {
+            tombstone = Some(self.keys.tombstone(&self.owner));
         }
         if self.is_handle {
-            special = format!("0:{}:{}", self.token, self.copies_until);
+            special = Some(format!("0:{}:{}", self.token, self.copies_until));
         } else if self.holds > 0 && kind.is_shared() {
-            special = format!("{}:{}:{}", self.holds, self.token, self.weight);
+            special = Some(format!("{}:{}:{}", self.holds, self.token, self.weight));
         } else if self.holds > 0 {
-            special = format!("{}:{}", self.holds, self.token);
+            special = Some(format!("{}:{}", self.holds, self.token));
         } else if is_late {
             // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
-            special = format!("{} {}", self.copies_until, place(self.owner, self.attempt, self.terms));
+            special = Some(format!("{} {}", self.copies_until, place(&self.owner, self.attempt, &self.terms)));
         }
-        // Left out and not sent empty: see `SentKeys`.
-        let keys = runner.queue_keys(self.keys, Some(&*tombstone).filter(|tombstone| !tombstone.is_empty()));
+        let keys = client.queue_keys(&self.keys, tombstone);
         let args = [
-            arg("owner", self.owner),
+            arg("owner", &self.owner),
             arg("seq", self.seq),
-            arg("settings", Arg::Channel(&runner.settings)),
-            arg("special", &special),
+            arg("settings", Arg::Channel(&client.settings)),
+            special.and_then(|special| arg("special", special)),
         ];
-        let unused = usize::from(special.is_empty());
-        let call = Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args[..args.len() - unused]);
-        runner.run(admitted, call).await
+        Command::of(kind, [ScriptName::Release, ScriptName::SharedRelease], keys, args)
     }
 }
 

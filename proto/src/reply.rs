@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 /// The reply of a script.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ScriptReply {
     /// Words with a space between them: the cheapest reply for both sides.
     Text(Vec<u8>),
@@ -12,7 +13,7 @@ pub enum ScriptReply {
 }
 
 /// One element of a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Field {
     Int(i64),
     Text(Vec<u8>),
@@ -26,15 +27,17 @@ impl ScriptReply {
 
 /// A reply that no script gives. The connection is dropped, and the outcome of the request is
 /// unknown.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("unexpected reply from the server: {0}")]
 pub struct Malformed(pub String);
 
 /// Reads a reply from front to back.
+#[derive(Debug, Clone)]
 pub struct Fields<'a> {
     rest: Rest<'a>,
 }
 
+#[derive(Debug, Clone)]
 enum Rest<'a> {
     /// `None` after the last one.
     Words(Option<&'a [u8]>),
@@ -143,6 +146,31 @@ fn natural(digits: &[u8]) -> Option<u64> {
 /// in such a reply can be relied on.
 fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
+}
+
+/// The beginning of each reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Head<'a> {
+    /// The outcome.
+    pub status: &'a str,
+    /// The number of the request that it answers.
+    pub request: i64,
+    /// The server's clock, in seconds since 1970, or 0 where the script did not read it.
+    pub seconds: i64,
+    /// What comes on top, in microseconds.
+    pub micros: i64,
+}
+
+impl<'a> Head<'a> {
+    pub fn decode(fields: &mut Fields<'a>) -> Result<Self, Malformed> {
+        let (status, request) = (fields.text()?, fields.int()?);
+        Ok(Self { status, request, seconds: fields.int()?, micros: fields.int()? })
+    }
+
+    /// The server's clock in milliseconds since 1970, or 0 where the script did not read it.
+    pub fn server_ms(&self) -> i64 {
+        self.seconds * 1000 + self.micros / 1000
+    }
 }
 
 /// The reply of one script. Its first field, the status, is the outcome.

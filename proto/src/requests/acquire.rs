@@ -4,30 +4,26 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::admission::InFlight;
-use crate::store::call::{Arg, Call, arg};
-use crate::store::error::RequestError;
-use crate::store::keys::Keys;
-use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
-use crate::store::script::Script;
+use super::{ClientArgs, ScriptRequest};
+use crate::command::{Arg, Command, ScriptName, arg};
+use crate::keys::Keys;
+use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
-pub static SCRIPT: Script = Script::new("acquire", include_str!("../../../lua/acquire.lua"));
-pub static SHARED: Script = Script::shared("shared/acquire", include_str!("../../../lua/shared/acquire.lua"));
-
-#[derive(Clone, Copy)]
-pub struct Acquire<'a> {
-    pub keys: &'a Keys,
-    pub owner: &'a str,
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Acquire {
+    pub keys: Arc<Keys>,
+    pub owner: Arc<str>,
     pub seq: u64,
     pub mode: Mode,
     pub lease: Duration,
     /// See `keys::terms`, and for a shared name `keys::shared_terms`.
-    pub terms: &'a str,
+    pub terms: Arc<str>,
+    /// Server time in ms: what is served later does nothing (R2). Known when the request is sent.
+    pub not_after: i64,
 }
 
 /// How to handle a lock that is not free.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Leave it.
     Try,
@@ -52,6 +48,7 @@ impl Mode {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Acquired {
     Held {
         token: u64,
@@ -91,48 +88,29 @@ pub enum Acquired {
     Over,
 }
 
-impl Acquire<'_> {
-    /// `copies_until` is set to the server time until which a copy of this request may be served,
-    /// unless an answer proves that none is under way.
-    pub async fn run(
-        &self,
-        runner: &Runner,
-        admitted: Arc<InFlight>,
-        copies_until: &mut i64,
-    ) -> Result<Answer<Acquired>, RequestError> {
-        let Keys { kind, lock, .. } = self.keys;
-        // Only after admission, which may take long under load. A `not_after` from before could have
-        // passed by the time that the request is sent (R2).
-        let not_after = runner.not_after(lock);
-        let mode = self.mode.text();
+impl ScriptRequest for Acquire {
+    type Reply = Acquired;
+
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
         // Named in each acquire, unlike in a release: this may be the late copy that has to find it
         // (R3).
-        let tombstone = self.keys.tombstone(self.owner);
-        let keys = runner.queue_keys(self.keys, Some(&tombstone));
+        let tombstone = self.keys.tombstone(&self.owner);
+        let keys = client.queue_keys(&self.keys, Some(tombstone));
         let args = [
             // In microseconds: a script has the time as a text with that many digits.
-            arg("not_after", not_after.saturating_mul(1000)),
-            arg("owner", self.owner),
+            arg("not_after", self.not_after.saturating_mul(1000)),
+            arg("owner", &self.owner),
             arg("seq", self.seq),
             arg("lease", self.lease),
-            // The server keeps no settings: each request brings those of its client, so that clients
-            // with different options work together.
-            arg("terms", self.terms),
-            arg("settings", Arg::Channel(&runner.settings)),
-            arg("mode", mode.as_deref().unwrap_or_default()),
+            arg("terms", &self.terms),
+            arg("settings", Arg::Channel(&client.settings)),
+            self.mode.text().and_then(|mode| arg("mode", mode)),
         ];
-        let args = &args[..args.len() - usize::from(mode.is_none())];
-        // Before the first await that may lose the answer: from here on a copy may be under way.
-        let earlier = *copies_until;
-        *copies_until = earlier.max(not_after);
-        let outcome = runner.run(admitted, Call::of(*kind, [&SCRIPT, &SHARED], &keys, args)).await;
-        // Any other outcome proves that no copy of this request is under way: it was answered, or not
-        // sent. A future that is dropped above keeps the later time, and its leave then writes a
-        // tombstone (R3).
-        if !matches!(outcome, Err(RequestError::Unanswered(_))) {
-            *copies_until = earlier;
-        }
-        outcome
+        Command::of(self.keys.kind, [ScriptName::Acquire, ScriptName::SharedAcquire], keys, args)
     }
 }
 
@@ -159,7 +137,7 @@ impl Decode for Acquired {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::reply::ScriptReply;
+    use crate::reply::ScriptReply;
 
     #[test]
     fn a_malformed_reply_is_an_error_and_never_an_outcome() {

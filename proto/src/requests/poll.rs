@@ -1,30 +1,27 @@
 //! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock and the
 //! tickets that have no place (R8). Of a shared name it has which of the tickets hold it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::store::Priority;
-use crate::store::call::{Arg, Call, arg};
-use crate::store::error::RequestError;
-use crate::store::keys::Keys;
-use crate::store::reply::{Decode, Fields, Malformed, unknown_status};
-use crate::store::runner::{Answer, Runner};
-use crate::store::script::Script;
+use super::{ClientArgs, ScriptRequest};
+use crate::command::{Arg, Command, ScriptName, arg};
+use crate::keys::Keys;
+use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
-pub static SCRIPT: Script = Script::new("poll", include_str!("../../../lua/poll.lua"));
-pub static SHARED: Script = Script::shared("shared/poll", include_str!("../../../lua/shared/poll.lua"));
-
-pub struct Poll<'a> {
-    pub keys: &'a Keys,
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Poll {
+    pub keys: Arc<Keys>,
     /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
     pub waits: bool,
     /// Only for shared names: the answer names all that this client holds there (R15). Costs a look at each of the holders. Not with
     /// `waits`.
     pub names_ours: bool,
     /// To be looked for in the queue.
-    pub tickets: &'a [String],
+    pub tickets: Vec<String>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Polled {
     /// The lock is free, and a live ticket may wait behind the places that one call reads.
     pub more: bool,
@@ -49,6 +46,7 @@ pub struct Polled {
 }
 
 /// The holder, by the server's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PolledHolder {
     pub owner: String,
     /// The last request of this owner that was served.
@@ -57,31 +55,35 @@ pub struct PolledHolder {
     pub lease_left: Option<Duration>,
 }
 
-impl Poll<'_> {
-    pub async fn run(&self, runner: &Runner) -> Result<Answer<Polled>, RequestError> {
-        let Keys { kind, lock, .. } = self.keys;
-        // Urgent: a poll that waits behind new acquires could cost live waiters their place.
-        let admitted = runner.admit(lock, Priority::Urgent, None).await?;
-        let keys = runner.queue_keys(self.keys, None);
-        let waits = if self.names_ours { 2 } else { u64::from(self.waits) };
-        let mut args = Vec::with_capacity(4 + self.tickets.len());
-        args.extend([
+impl ScriptRequest for Poll {
+    type Reply = Polled;
+
+    fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
+        let keys = client.queue_keys(&self.keys, None);
+        let waits = if self.names_ours { 2 } else { u32::from(self.waits) };
+        let args = [
             // This client may be first in line. It reads the reply, so it counts as reachable even
             // while its subscription is down (decision 5).
-            arg("caller", &runner.client),
+            arg("caller", &client.id),
             arg("waits", waits),
-            arg("settings", Arg::Channel(&runner.settings)),
-        ]);
-        for ticket in self.tickets {
-            args.push(arg("tickets", ticket));
+            arg("settings", Arg::Channel(&client.settings)),
+            arg("tickets", &self.tickets),
+        ];
+        Command::of(self.keys.kind, [ScriptName::Poll, ScriptName::SharedPoll], keys, args)
+    }
+}
+
+impl Poll {
+    /// Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
+    pub fn check(&self, polled: &Polled) -> Result<(), Malformed> {
+        if polled.missing.iter().all(|index| *index < self.tickets.len()) {
+            return Ok(());
         }
-        let call = Call::of(*kind, [&SCRIPT, &SHARED], &keys, &args);
-        let answer: Answer<Polled> = runner.run(admitted, call).await?;
-        // Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
-        if answer.body.missing.iter().all(|index| *index < self.tickets.len()) {
-            return Ok(answer);
-        }
-        Err(runner.distrust(lock, Malformed("a poll answers for tickets that it was not asked about".into())))
+        Err(Malformed("a poll answers for tickets that it was not asked about".into()))
     }
 }
 
@@ -131,5 +133,30 @@ impl Polled {
             index += 1;
         }
         Ok(Self { more, known, places, first, holder: None, granted, room_in, frozen_for, floor, missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{Field, Head, ScriptReply};
+
+    #[test]
+    fn an_answer_about_tickets_that_were_not_sent_is_refused() {
+        let keys = Keys::new("fairlock", "x").into();
+        let poll = Poll { keys, waits: true, names_ours: false, tickets: vec!["a:1:2".into()] };
+        let check = |missing: &str| {
+            let reply = ScriptReply::List(
+                ["polled", "7", "1", "0", "0", "1", "1", "0", "", "0", "", "0", "-1", missing]
+                    .map(|field| Field::Text(field.into()))
+                    .into(),
+            );
+            let mut fields = Fields::new(&reply);
+            let head = Head::decode(&mut fields)?;
+            assert_eq!((head.request, head.server_ms()), (7, 1000));
+            poll.check(&Polled::decode(head.status, &mut fields)?)
+        };
+        assert_eq!(check("1"), Ok(()));
+        assert!(check("2").is_err() && check("0").is_err());
     }
 }

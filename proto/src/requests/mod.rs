@@ -1,0 +1,71 @@
+//! The requests: one file for each script of `lua/`, with what it asks, the order of KEYS and ARGV,
+//! its reply, and how the reply is read. Most have two scripts: of a lock, and of a shared name (`lua/shared`), by the kind of
+//! the keys.
+
+pub mod acquire;
+pub mod boot;
+pub mod force_unlock;
+pub mod give;
+pub mod inspect;
+pub mod leave;
+pub mod poll;
+pub mod raise;
+pub mod release;
+pub mod renew;
+pub mod set_limit;
+
+use std::time::Duration;
+
+use crate::command::{Command, MOST_KEYS, SentKeys, key, millis};
+use crate::keys::{self, Keys};
+use crate::reply::Decode;
+
+/// What a server is asked about one name.
+pub trait ScriptRequest: Sync {
+    type Reply: Decode;
+
+    fn keys(&self) -> &Keys;
+
+    /// How it is sent.
+    fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a>;
+}
+
+/// What each request brings of its client: the server keeps no settings, so that clients with different options work together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientArgs {
+    /// The client's id: the first part of its owner ids, the last part of its channel.
+    pub id: String,
+    /// See [`settings`].
+    pub settings: String,
+    /// How long the memory of a token lasts (P2).
+    pub token_ttl: Duration,
+    /// The record of the server's last start, with `strict_restart` only.
+    pub boot_key: Option<String>,
+}
+
+impl ClientArgs {
+    pub fn is_strict(&self) -> bool {
+        self.boot_key.is_some()
+    }
+
+    /// The keys of a script that reads the queue, in the order of its header.
+    pub fn queue_keys<'a>(&'a self, keys: &'a Keys, tombstone: Option<String>) -> SentKeys<'a, MOST_KEYS> {
+        let Keys { kind, lock, queue, deadlines, tokens, limit, .. } = keys;
+        [
+            key("lock", &**lock),
+            key("queue", queue),
+            key("deadlines", deadlines),
+            key("tokens", tokens),
+            tombstone.and_then(|tombstone| key("tombstone", tombstone)),
+            key("limit", limit).filter(|_| kind.is_shared()),
+            self.boot_key.as_ref().and_then(|boot| key("boot", boot)),
+        ]
+    }
+}
+
+/// The client's part of a request, in one text, which is made once: an acquire pays for each argument, and most need none of
+/// these.
+pub fn settings(prefix: &str, waiter_ttl: Duration, max_waiters: u32, token_ttl: Duration) -> String {
+    let channel = keys::channel_prefix(prefix);
+    format!("{} {max_waiters} {} {channel}", millis(waiter_ttl), millis(token_ttl))
+}
