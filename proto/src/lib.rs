@@ -1,12 +1,100 @@
-//! Internal to fairlock: no promise of stability for others, and its versions go in step with those of fairlock.
+//! Internal to fairlock: no promise of stability for others, and versions in step.
+//!
+//! The client side of fairlock's protocol as a state machine. It decides, and does no IO: [`Event`](event::Event)s go in,
+//! [`Effect`](effect::Effect)s come out, and time is a number that its driver brings along. So every race is a sequence of calls,
+//! which a test writes down and a search finds. The shape is that of quinn-proto, rustls and raft-rs.
+//!
+//! ```text
+//! session.step(now, event, &mut effects);     // one client
+//! session.next_timer();                       // when Event::Time is due
+//! ```
+//!
+//! # Stages
+//!
+//! What one owner has or wants at one name is one of these. A transition takes the stage by value and returns the next one.
+//!
+//! ```text
+//!               call                 queued                 a grant that is trusted
+//!   Idle ----------------> Asking ------------> Queued --------------------------------+
+//!     ^                     |  | ^               |  ^ |                                 |
+//!     |  busy, failed, gone |  | |  no place     |  | | a grant that is asked about     |
+//!     +---------------------+  | +---------------+  | v                                 v
+//!     |                        |   held, too late  Confirming ----------------------> Held
+//!     |                        +------------------->    held                            |
+//!     |                        |                                                        |
+//!     |                        +-------------------- held ----------------------------->|
+//!     |                                                                                 |
+//!     |   answered, or its time is over               the last guard ends               |
+//!     +------------------------------- Releasing <--------------------------------------+
+//!     |                                                                                 |
+//!     |   the last guard ends                         expired, gone, forced, closed     |
+//!     +------------------------------- Lost <-------------------------------------------+
+//! ```
+//!
+//! - **Idle.** Nothing of the owner is at the server, and the next of its calls begins.
+//! - **Asking.** A request for the lock is to be sent, under way, or to be repeated after a pause, always with the same seq (R1).
+//!   A grant may come before the answer that is needed to judge it (R7).
+//! - **Queued.** The server has given it a place. The [`queue`] of its name polls for all waiters together (R8).
+//! - **Confirming.** It was granted the lock and cannot be sure that this is still so: the server is asked.
+//! - **Held.** A product of small enums: its guards are offered, claimed or ending; the number of holds at the server is settled, one
+//!   more is asked for, or a smaller one is set (P4); and the lease is kept, or asked about. At least one guard is there.
+//! - **Releasing.** No guard is left, and the release is repeated until it is answered, or the lease is over.
+//! - **Lost.** The hold is lost, and guards are still there: each learns of it, and a nested call is refused.
+//!
+//! Calls of one owner wait in a line at its [`entry`](stages::entry), so they need no turns. What is to be forgotten by the server
+//! is a [`leave`] of its own, which no stage waits for (R9).
+//!
+//! These transitions happen within one step; `verify/explore` holds the list to what it sees. Where a call ends another one of its
+//! line begins at once, so two of them may be seen as one:
+//!
+//! ```text
+//! Asking -> Queued, Confirming, Held, HeldEntering, Lost, Idle
+//! Queued -> Asking, Confirming, Held, HeldEntering, Lost, Idle
+//! Confirming -> Asking, Queued, Held, HeldEntering, Lost, Idle
+//! Held -> HeldEntering, HeldSetting, Releasing, Lost
+//! HeldEntering -> Held, HeldSetting, Releasing, Lost
+//! HeldSetting -> Held, HeldEntering, Releasing, Lost
+//! Releasing -> Idle, Asking
+//! Lost -> Idle
+//! ```
+//!
+//! # What the driver does
+//!
+//! - It sends what [`Effect::Send`](effect::Effect::Send) says, at once, in order, and by that connection alone. Limits, lanes and
+//!   time-outs are the machine's ([`node`]).
+//! - It hands in each answer, message and change of a connection. An answer to a request of an earlier connection counts as none,
+//!   and a message by one is dropped: else a hold would begin that the new server does not know, and that nobody checks.
+//! - It comes back at [`next_timer`](session::Session::next_timer). A step does a bounded part of what is due; then the timer is due
+//!   at once.
+//! - It tells callers what [`Effect::Tell`](effect::Effect::Tell) says, and that they have claimed it. A grant that its caller does
+//!   not claim within 250 ms is given back.
 
-/// What is sent to a server: a script, its keys and its arguments.
+pub mod backoff;
+pub mod canonical;
 pub mod command;
-/// The names of keys, channels and tickets.
+pub mod desk;
+pub mod effect;
+pub mod error;
+pub mod event;
 pub mod keys;
-/// The messages that scripts publish to a client.
+pub mod lease;
+pub mod leave;
+pub mod look;
+pub mod node;
 pub mod push;
-/// The replies of scripts, read field by field.
+pub mod queue;
+pub mod released;
 pub mod reply;
-/// A request and its reply for each script of `lua/`.
 pub mod requests;
+pub mod self_wait;
+pub mod sending;
+pub mod session;
+pub mod settings;
+pub mod slab;
+pub mod slots;
+pub mod stages;
+pub mod time;
+pub mod timers;
+pub mod trust;
+pub mod witness;
+pub mod work;

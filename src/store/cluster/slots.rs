@@ -2,35 +2,10 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// How many slots a cluster has.
-pub const SLOTS: u16 = 16_384;
+pub use fairlock_proto::slots::{SLOTS, slot_of};
+
 /// Stands for no node.
 const NOBODY: u16 = u16::MAX;
-
-/// CRC16 of the XMODEM kind, as the specification of Redis Cluster names it: polynomial 0x1021, from 0.
-const CRC16: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
-
-/// The slot of a lock's keys: that of their hash tag, which each of them has (keys.rs).
-pub fn slot_of(lock_key: &str) -> u16 {
-    let tag = lock_key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(lock_key);
-    let step = |crc: u16, byte: u8| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)];
-    hashed.bytes().fold(0, step) % SLOTS
-}
 
 /// Which node serves each slot, by the number of its seat. Read by every call, so without a lock.
 pub struct SlotMap(Box<[AtomicU16]>);

@@ -1,0 +1,197 @@
+//! What all parts of the machine share while they handle an event: the time, the numbers, the servers, and the way out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::canonical::{RequestNumber, Seq};
+use crate::effect::{Effect, Note, Outcome};
+use crate::error::{Cause, Fault};
+use crate::event::{CallId, NodeId};
+use crate::keys::Keys;
+use crate::leave::Leaves;
+use crate::look::Looks;
+use crate::node::{Asker, Lane, Node, Place};
+use crate::queue::Queues;
+use crate::released::BEHIND_AT_MOST;
+use crate::settings::Settings;
+use crate::slots::{Serving, Slots, Topology};
+use crate::time::{Instant, ServerTime};
+use crate::timers::{Timer, Timers};
+
+/// How long a caller may leave a grant unclaimed.
+pub const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How many names, holds or timers one step attends to, so that no caller waits long for the machine. A timer that is due at
+/// once has the next step do the rest.
+pub const STEP: usize = 256;
+
+/// What belongs to no single owner.
+#[derive(Debug, Clone, Hash)]
+pub struct Common {
+    pub settings: Settings,
+    pub slots: Slots,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub queues: Queues,
+    pub leaves: Leaves,
+    pub looks: Looks,
+    pub timers: Timers,
+    /// Nodes to which a request may have become free to go in this step.
+    pub ready: BTreeSet<NodeId>,
+    last_seq: Seq,
+    last_request: RequestNumber,
+}
+
+impl Common {
+    pub fn new(settings: Settings, topology: Topology) -> Self {
+        Self {
+            settings,
+            slots: Slots::new(topology),
+            nodes: BTreeMap::new(),
+            queues: Queues::default(),
+            leaves: Leaves::default(),
+            looks: Looks::default(),
+            timers: Timers::default(),
+            ready: BTreeSet::new(),
+            last_seq: Seq::default(),
+            last_request: RequestNumber::default(),
+        }
+    }
+
+    pub fn node(&mut self, id: NodeId) -> &mut Node {
+        // After an operation time-out the connection is looked at, and that has an answer within a second (decision 44).
+        let window = BEHIND_AT_MOST + self.settings.operation_timeout + Duration::from_secs(1);
+        self.nodes.entry(id).or_insert_with(|| Node::new(id, window))
+    }
+
+    pub fn node_of(&mut self, slot: u16) -> &mut Node {
+        let Serving { node, .. } = self.slots.serving(slot);
+        self.node(node)
+    }
+
+    pub fn next_request(&mut self) -> RequestNumber {
+        self.last_request.0 += 1;
+        self.last_request
+    }
+}
+
+/// When an asker is to be called next, and where it waits to send.
+#[derive(Debug, Clone, Copy, Default, Hash)]
+pub struct Standing {
+    pub planned: Option<Instant>,
+    pub place: Option<Place>,
+}
+
+/// What an asker wants of that.
+pub struct Wish {
+    pub timer: Timer,
+    pub asker: Asker,
+    pub slot: u16,
+    pub due: Option<Instant>,
+    pub wants: Option<Lane>,
+}
+
+/// One event's view of that.
+pub struct Desk<'a> {
+    pub now: Instant,
+    /// Whether the driver came when it was asked to. A process that stood still has not left its grants unclaimed.
+    pub punctuality: Punctuality,
+    pub common: &'a mut Common,
+    pub effects: &'a mut Vec<Effect>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Punctuality {
+    InTime,
+    Late,
+}
+
+impl Desk<'_> {
+    /// Greater than every seq before (R1).
+    pub fn next_seq(&mut self) -> Seq {
+        self.common.last_seq.0 += 1;
+        self.common.last_seq
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.common.settings
+    }
+
+    pub fn tell(&mut self, call: CallId, outcome: Outcome) {
+        self.effects.push(Effect::Tell(call, outcome));
+    }
+
+    pub fn note(&mut self, note: Note) {
+        self.effects.push(Effect::Note(note));
+    }
+
+    /// Pauses between tries: the same for the same seq, so that a run can be repeated.
+    pub fn backoff(&self, seq: Seq) -> Backoff {
+        let client = self.common.settings.client.bytes();
+        let seed = client.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
+        Backoff::new(seed ^ seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub fn serving(&self, slot: u16) -> Serving {
+        self.common.slots.serving(slot)
+    }
+
+    /// Server time up to which a request that is sent now may be served (R2).
+    pub fn not_after(&mut self, slot: u16) -> ServerTime {
+        let (now, timeout) = (self.now, self.common.settings.operation_timeout);
+        self.common.node_of(slot).clock.at(now) + timeout
+    }
+
+    /// When nothing that was sent until now can have an effect any more.
+    pub fn forgotten_at(&self, lease: Duration) -> Instant {
+        self.now + self.common.settings.longest_effect(lease)
+    }
+
+    /// Keeps a timer and a place in line as they are wanted: what an asker wants to send goes when its turn comes.
+    pub fn keep(&mut self, standing: Standing, wish: Wish) -> Standing {
+        let Standing { mut planned, mut place } = standing;
+        self.common.timers.plan(wish.timer, &mut planned, wish.due);
+        let Serving { node, .. } = self.serving(wish.slot);
+        if !place.is_some_and(|place| wish.wants == Some(place.lane) && place.node == node) {
+            self.stop_waiting(&mut place);
+            place = wish.wants.map(|lane| self.wait(node, lane, wish.asker));
+        }
+        Standing { planned, place }
+    }
+
+    /// Nothing is wanted any more.
+    pub fn forget(&mut self, standing: Standing, timer: Timer) {
+        let Standing { mut planned, mut place } = standing;
+        self.common.timers.plan(timer, &mut planned, None);
+        self.stop_waiting(&mut place);
+    }
+
+    fn wait(&mut self, node: NodeId, lane: Lane, asker: Asker) -> Place {
+        let number = self.common.next_request();
+        self.common.ready.insert(node);
+        self.common.node(node).wait(lane, number, asker)
+    }
+
+    fn stop_waiting(&mut self, place: &mut Option<Place>) {
+        if let Some(place) = place.take() {
+            self.common.node(place.node).stop_waiting(place);
+        }
+    }
+
+    /// Why a call about this name is not served, if no request has failed.
+    pub fn why_no_answer(&mut self, slot: u16) -> Cause {
+        self.common.node_of(slot).why_no_answer()
+    }
+
+    /// The server grants nothing now.
+    pub fn frozen(&mut self, slot: u16) -> Option<Cause> {
+        let now = self.now;
+        self.common.node_of(slot).frozen_for(now).map(|left| Fault::Frozen(left).into())
+    }
+
+    /// The server has answered that nothing of an owner is left at this name (R15).
+    pub fn given_back(&mut self, keys: &Arc<Keys>, slot: u16, sent: Instant) {
+        self.common.node_of(slot).released.note(keys, sent);
+    }
+}

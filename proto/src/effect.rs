@@ -1,0 +1,81 @@
+//! What comes out of the machine.
+
+use std::sync::Arc;
+
+use crate::canonical::Seq;
+use crate::error::{CallError, Ended, Loss, Refusal, UnlockError, Unlocked};
+use crate::event::{CallId, Connection, NodeId, RequestId};
+use crate::keys::Keys;
+use crate::requests::acquire::Acquire;
+use crate::requests::leave::Leave;
+use crate::requests::poll::Poll;
+use crate::requests::release::Release;
+use crate::requests::renew::Renew;
+use crate::time::Instant;
+
+/// To be done by the driver, in their order.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Now, and by this connection alone: the machine keeps the limits and the order.
+    Send(RequestId, Connection, Request),
+    /// Replaces what the caller has not read yet.
+    Tell(CallId, Outcome),
+    /// A guard may rely on its hold until then.
+    Valid(CallId, Instant),
+    /// The hold of a guard is lost.
+    Lost(CallId, Loss),
+    /// For the watchers of a hold, once.
+    Ended(HoldId, Ended),
+    /// An answer did not come in time: the connection may be half-open.
+    Suspect(Connection),
+    Note(Note),
+    /// The client is closed. So many holds and leaves have had no answer.
+    Closed {
+        unfinished: usize,
+    },
+}
+
+/// A hold of this client. It is the seq of the attempt that got it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HoldId(pub Seq);
+
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// To be claimed within 250 ms, or it is passed over.
+    Granted {
+        token: u64,
+        hold: HoldId,
+        until: Instant,
+    },
+    /// Not free, and the call does not wait.
+    Busy,
+    Failed(CallError),
+    /// It was granted the lock and did not claim that in time. The caller may call again.
+    PassedOver,
+    Unlocked(Result<Unlocked, UnlockError>),
+}
+
+#[derive(Debug, Clone)]
+pub enum Request {
+    Acquire(Acquire),
+    Release(Release),
+    Renew(Renew),
+    Poll(Poll),
+    Leave(Leave),
+}
+
+/// A line for the log.
+#[derive(Debug, Clone)]
+pub enum Note {
+    /// A task waits for a lock that it holds itself.
+    WaitsForItself(Arc<Keys>),
+    /// A task outside of any scope waits for a lock that a scope has held for a whole lease.
+    WaitsForAScope(Arc<Keys>),
+    /// The lease ended because of `max_hold`.
+    HeldForTooLong(Arc<Keys>),
+    /// A leave is refused until a person changes something.
+    CannotLeave(Arc<Keys>, Refusal),
+    /// The server refuses everything. One request at a time finds out whether it still does.
+    Refuses(NodeId, Refusal),
+    AcceptsAgain(NodeId),
+}

@@ -1,0 +1,189 @@
+//! Why a request has no answer, and how calls and holds fail.
+
+use std::error::Error;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// An underlying error, for a person to read. The machine never looks into it.
+#[derive(Clone)]
+pub struct Cause(pub Arc<dyn Error + Send + Sync>);
+
+impl Cause {
+    pub fn new(error: impl Error + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl Hash for Cause {
+    /// All causes are alike: two states that differ by their texts alone behave alike.
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What the machine itself knows as a cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Fault {
+    #[error("not connected yet")]
+    NotConnected,
+    #[error("the connection ended before the answer came")]
+    Disconnected,
+    #[error("no answer yet")]
+    NoAnswerYet,
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("strict_restart: the server grants nothing for {0:?} more, since it may have forgotten a lock")]
+    Frozen(Duration),
+    #[error("the reply is not one to this request")]
+    OtherReply,
+}
+
+impl From<Fault> for Cause {
+    fn from(fault: Fault) -> Self {
+        Self::new(fault)
+    }
+}
+
+/// The server has refused a request.
+#[derive(Debug, Clone, Hash)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub cause: Cause,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalKind {
+    /// The whole server refuses for a reason that may pass, such as a failover. Nothing was run.
+    ServerForNow,
+    /// The same for the keys of one slot, which are on the move.
+    SlotForNow,
+    /// Until a person changes something. Nothing was run.
+    Final,
+    /// Part of a script has run.
+    HalfWay,
+    /// The same, and a right was taken away.
+    HalfWayForRights,
+}
+
+impl Refusal {
+    pub fn may_pass(&self) -> bool {
+        matches!(self.kind, RefusalKind::ServerForNow | RefusalKind::SlotForNow)
+    }
+
+    pub fn needs_a_person(&self) -> bool {
+        matches!(self.kind, RefusalKind::Final | RefusalKind::HalfWayForRights)
+    }
+
+    pub fn ran_in_part(&self) -> bool {
+        matches!(self.kind, RefusalKind::HalfWay | RefusalKind::HalfWayForRights)
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, Hash)]
+pub enum RequestError {
+    /// It was not sent, and never will be.
+    NotSent(Cause),
+    /// It was sent: it may have been served, or may be served yet.
+    Unanswered(Cause),
+    Refused(Refusal),
+    /// Nothing can be sent any longer.
+    RuntimeGone,
+}
+
+impl RequestError {
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::NotSent(_) => false,
+            Self::Unanswered(_) | Self::RuntimeGone => true,
+            Self::Refused(refusal) => refusal.ran_in_part(),
+        }
+    }
+
+    pub fn into_cause(self) -> Cause {
+        match self {
+            Self::NotSent(cause) | Self::Unanswered(cause) => cause,
+            Self::Refused(refusal) => refusal.cause,
+            Self::RuntimeGone => Fault::Disconnected.into(),
+        }
+    }
+}
+
+/// For a reply that is not one to its request: its outcome is unknown.
+pub fn other_reply() -> RequestError {
+    RequestError::Unanswered(Fault::OtherReply.into())
+}
+
+/// Why a call gives no guard. Nothing is held, and no place is kept.
+#[derive(Debug, Clone, Hash)]
+pub enum CallError {
+    /// Others held the lock or were first, by the last answer about it.
+    Timeout,
+    /// There was no answer in time.
+    Unreachable(Cause),
+    Refused(Refusal),
+    QueueFull {
+        waiters: u64,
+    },
+    /// The hold that it would re-enter is lost.
+    Lost,
+    Closed,
+    RuntimeGone,
+}
+
+/// How a hold was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// Its lease ended before it could be renewed.
+    Expired,
+    /// The server does not know it.
+    Gone,
+    /// It was unlocked by force.
+    Forced,
+    /// The client was closed.
+    Closed,
+}
+
+/// What an unlock came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unlocked {
+    Freed,
+    /// So many guards are left.
+    StillHeld(u32),
+}
+
+/// Why it is not certain that the lock was held until its unlock.
+#[derive(Debug, Clone, Hash)]
+pub enum UnlockError {
+    Lost(Loss),
+    /// The release goes on in the background; at `until` nothing of the hold is left.
+    Refused {
+        refusal: Refusal,
+        until: Instant,
+    },
+    /// The same, without an answer.
+    Unknown {
+        until: Instant,
+        cause: Cause,
+    },
+    RuntimeGone {
+        until: Instant,
+    },
+}
+
+/// How a hold ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ended {
+    Freed,
+    Lost(Loss),
+    /// It was released in time, and the server's answer will never come.
+    Unconfirmed,
+}

@@ -1,0 +1,169 @@
+//! What goes into the machine.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::canonical::RequestNumber;
+use crate::error::{Cause, RequestError};
+use crate::keys::Keys;
+use crate::push::Push;
+use crate::requests::acquire::Acquired;
+use crate::requests::leave::Left;
+use crate::requests::poll::Polled;
+use crate::requests::release::Released;
+use crate::requests::renew::Renewed;
+use crate::slab::Id;
+use crate::time::{Instant, ServerTime};
+
+/// A call for a guard, then that guard, then its unlock. The driver takes the numbers from a slab of its own, and forgets one
+/// with the last outcome or with [`Event::Gone`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub Id);
+
+/// One of the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u16);
+
+impl NodeId {
+    /// A server that is never connected: of slots that none is known to have.
+    pub const NOBODY: Self = Self(u16::MAX);
+}
+
+/// One connection to a server, which is never used again after it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Connection {
+    pub node: NodeId,
+    pub number: u32,
+}
+
+/// One request. Its number is never used again, so an answer that nobody waits for is known by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    pub node: NodeId,
+    pub number: RequestNumber,
+}
+
+#[derive(Debug)]
+pub enum Event<'a> {
+    Call(CallId, Want),
+    /// The task of a waiting call was polled for another reason than the wait: it has other work.
+    Disturbed(CallId),
+    /// The caller has read that it was granted the lock.
+    Claimed(CallId),
+    /// The guard ends, and its caller waits for the outcome.
+    Unlock(CallId),
+    /// The caller has dropped its future or its guard.
+    Gone(CallId),
+    /// Each request is answered once at most. A request without an answer needs no event: it has a time-out here.
+    Replied(RequestId, Result<Reply, RequestError>),
+    Pushed(Connection, Push<'a>),
+    Link(LinkEvent),
+    /// [`Session::next_timer`](crate::session::Session::next_timer) is due.
+    Time,
+    Close,
+    /// The runtime of the client has ended: nothing can be sent, and no answer will come.
+    RuntimeGone,
+}
+
+#[derive(Debug, Clone)]
+pub enum LinkEvent {
+    Up {
+        connection: Connection,
+        /// The server's clock in microseconds since 1970, as it was asked for when the connection was made. Without it the first
+        /// request is refused as late.
+        server_micros: Option<i64>,
+        /// With `strict_restart`: until when the server grants nothing.
+        frozen_until: ServerTime,
+    },
+    Down(Connection, Cause),
+    /// From now on these slots are the node's.
+    Serves(NodeId, RangeInclusive<u16>),
+}
+
+/// What a call wants.
+#[derive(Debug, Clone)]
+pub struct Want {
+    pub keys: Arc<Keys>,
+    pub owner: u64,
+    pub owner_id: Arc<str>,
+    pub scope: Scope,
+    pub manner: Manner,
+    pub lease: Lease,
+    /// The terms of its place in the queue.
+    pub terms: Arc<str>,
+    pub task: TaskId,
+}
+
+/// Who may re-enter what a call gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The owner is this call's alone.
+    Call,
+    /// All calls with this owner.
+    Owner,
+}
+
+/// How long a call waits for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Manner {
+    Waits {
+        limit: Option<Instant>,
+    },
+    /// Not at all, and for the server until then.
+    Tries {
+        limit: Instant,
+        proposed: Option<u64>,
+    },
+}
+
+impl Manner {
+    pub fn limit(self) -> Option<Instant> {
+        match self {
+            Self::Waits { limit } => limit,
+            Self::Tries { limit, .. } => Some(limit),
+        }
+    }
+
+    pub fn waits(self) -> bool {
+        matches!(self, Self::Waits { .. })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Lease {
+    /// Renewed until the last guard has ended.
+    Renewed(Duration),
+    Fixed(Duration),
+}
+
+impl Lease {
+    pub fn length(self) -> Duration {
+        let (Self::Renewed(length) | Self::Fixed(length)) = self;
+        length
+    }
+
+    pub fn is_renewed(self) -> bool {
+        matches!(self, Self::Renewed(_))
+    }
+}
+
+/// A task of the caller's runtime, or a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TaskId(pub u64);
+
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The server's clock in microseconds since 1970, if the script has read it.
+    pub server_micros: Option<i64>,
+    pub answer: Answer,
+}
+
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Acquired(Acquired),
+    Released(Released),
+    Renewed(Renewed),
+    Polled(Box<Polled>),
+    Left(Left),
+}

@@ -1,0 +1,251 @@
+//! One server: its connection, its clock, and the requests that are under way to it or wait for that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::canonical::{Epoch, RequestNumber};
+use crate::error::{Cause, Fault, Refusal, RefusalKind};
+use crate::event::{Connection, NodeId};
+use crate::released::Released;
+use crate::slab::Id;
+use crate::time::{Clock, Instant, ServerTime};
+
+/// A server that refuses everything is asked once more after this at the latest: less than what is left of the time of a waiter
+/// that was heard before, which may be granted the lock as soon as the refusal is over (P3, P6).
+const LONGEST_BEFORE_A_PROBE: Duration = Duration::from_millis(500);
+
+/// Who asked, and is to read the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Asker {
+    /// An owner at a name: for the lock, or about the number of its holds.
+    Entry(Id),
+    /// The renewal of its hold.
+    Renewal(Id),
+    /// The waiters of a name.
+    Queue(Id),
+    Leave(Id),
+    /// A look at a name that no owner waits for.
+    Look(Id),
+}
+
+/// A kind of request. Each has a limit of its own, so that any number of new calls leaves room for renewals (P8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Renewals, confirmations and polls. They alone are sent before a new connection is checked.
+    Urgent,
+    /// Others wait for a lock that is not in use.
+    Release,
+    Cleanup,
+    Acquire,
+}
+
+impl Lane {
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire];
+}
+
+/// Where a request waits until it may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub node: NodeId,
+    pub lane: Lane,
+    pub number: RequestNumber,
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, Copy, Hash)]
+pub struct InFlight {
+    pub asker: Asker,
+    pub lane: Lane,
+    pub slot: u16,
+    /// Leases count from here (R5).
+    pub sent: Instant,
+    /// Of the slot when it was sent.
+    pub epoch: Epoch,
+}
+
+#[derive(Debug, Clone, Hash)]
+pub enum Link {
+    Down(Cause),
+    /// Waits and holds are checked first, until then at the latest.
+    Checking(Connection, Instant),
+    Up(Connection),
+}
+
+/// Whether the server serves requests.
+#[derive(Debug, Clone, Hash)]
+enum Gate {
+    Open,
+    /// It refuses all of them. One request at a time finds out whether it still does.
+    Refusing {
+        refusal: Refusal,
+        backoff: Backoff,
+        next_probe: Instant,
+        probe: Option<RequestNumber>,
+    },
+}
+
+/// What the gate's state has become by an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateChange {
+    Closed,
+    Opened,
+}
+
+#[derive(Debug, Clone, Hash)]
+pub struct Node {
+    pub id: NodeId,
+    pub link: Link,
+    pub clock: Clock,
+    pub frozen_until: ServerTime,
+    /// When the last connection ended.
+    pub broke: Option<Instant>,
+    pub released: Released,
+    pub planned: Option<Instant>,
+    gate: Gate,
+    waiting: [BTreeMap<RequestNumber, Asker>; 4],
+    in_flight: BTreeMap<RequestNumber, InFlight>,
+    counts: [usize; 4],
+}
+
+impl Node {
+    pub fn new(id: NodeId, window: Duration) -> Self {
+        Self {
+            id,
+            link: Link::Down(Fault::NotConnected.into()),
+            clock: Clock::default(),
+            frozen_until: ServerTime::default(),
+            broke: None,
+            released: Released::new(window),
+            planned: None,
+            gate: Gate::Open,
+            waiting: Default::default(),
+            in_flight: BTreeMap::new(),
+            counts: [0; 4],
+        }
+    }
+
+    pub fn connection(&self) -> Option<Connection> {
+        match self.link {
+            Link::Down(_) => None,
+            Link::Checking(connection, _) | Link::Up(connection) => Some(connection),
+        }
+    }
+
+    /// For how much longer it grants nothing.
+    pub fn frozen_for(&self, now: Instant) -> Option<Duration> {
+        let left = self.frozen_until.0.saturating_sub(self.clock.at(now).0);
+        u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
+    }
+
+    /// Why a request that has not failed has no answer.
+    pub fn why_no_answer(&self) -> Cause {
+        match (&self.link, &self.gate) {
+            (Link::Down(cause), _) => cause.clone(),
+            (_, Gate::Refusing { refusal, .. }) => refusal.cause.clone(),
+            _ => Fault::NoAnswerYet.into(),
+        }
+    }
+
+    /// Whether the first request of this lane could be sent if the server did not refuse.
+    fn is_next(&self, lane: Lane, limit: usize) -> bool {
+        let is_open = match &self.link {
+            Link::Down(_) => false,
+            Link::Checking(..) => lane == Lane::Urgent,
+            Link::Up(_) => true,
+        };
+        is_open && self.has_line(lane) && self.counts[lane as usize] < limit
+    }
+
+    fn may_probe(&self, now: Instant) -> bool {
+        match &self.gate {
+            Gate::Open => true,
+            Gate::Refusing { next_probe, probe, .. } => probe.is_none() && *next_probe <= now,
+        }
+    }
+
+    pub fn has_line(&self, lane: Lane) -> bool {
+        !self.waiting[lane as usize].is_empty()
+    }
+
+    pub fn wait(&mut self, lane: Lane, number: RequestNumber, asker: Asker) -> Place {
+        self.waiting[lane as usize].insert(number, asker);
+        Place { node: self.id, lane, number }
+    }
+
+    pub fn stop_waiting(&mut self, place: Place) {
+        self.waiting[place.lane as usize].remove(&place.number);
+    }
+
+    /// Takes the first of those that may be sent now out of its line.
+    pub fn take_next(&mut self, limit: usize, now: Instant) -> Option<(Lane, Asker)> {
+        let lane = Lane::ALL.into_iter().find(|lane| self.is_next(*lane, limit) && self.may_probe(now))?;
+        self.waiting[lane as usize].pop_first().map(|(_, asker)| (lane, asker))
+    }
+
+    pub fn sent(&mut self, number: RequestNumber, request: InFlight) {
+        self.counts[request.lane as usize] += 1;
+        self.in_flight.insert(number, request);
+        if let Gate::Refusing { probe, .. } = &mut self.gate {
+            *probe = Some(number);
+        }
+    }
+
+    /// It has its answer, or will have none. Its room is free for another one.
+    pub fn end(&mut self, number: RequestNumber) -> Option<InFlight> {
+        let request = self.in_flight.remove(&number)?;
+        self.counts[request.lane as usize] -= 1;
+        if let Gate::Refusing { probe, .. } = &mut self.gate {
+            probe.take_if(|probe| *probe == number);
+        }
+        Some(request)
+    }
+
+    /// Who has sent a request that is under way.
+    pub fn asker(&self, number: RequestNumber) -> Option<Asker> {
+        self.in_flight.get(&number).map(|request| request.asker)
+    }
+
+    /// The requests under way of which that is true.
+    pub fn under_way(&self, is_meant: impl Fn(&InFlight) -> bool) -> Vec<RequestNumber> {
+        self.in_flight.iter().filter(|(_, request)| is_meant(request)).map(|(number, _)| *number).collect()
+    }
+
+    /// The server has answered, perhaps with a refusal. A request without an answer says nothing about the gate.
+    pub fn answered(&mut self, refusal: Option<&Refusal>, seed: u64, now: Instant) -> Option<GateChange> {
+        let refusal = refusal.filter(|refusal| refusal.kind == RefusalKind::ServerForNow);
+        let Some(refusal) = refusal else {
+            let was_open = matches!(std::mem::replace(&mut self.gate, Gate::Open), Gate::Open);
+            return (!was_open).then_some(GateChange::Opened);
+        };
+        if let Gate::Refusing { refusal: last, backoff, next_probe, .. } = &mut self.gate {
+            *last = refusal.clone();
+            // Requests that were under way as the gate closed are refused as well. They must not push the probe away.
+            if *next_probe <= now {
+                *next_probe = now + backoff.pause().min(LONGEST_BEFORE_A_PROBE);
+            }
+            return None;
+        }
+        let mut backoff = Backoff::new(seed);
+        let next_probe = now + backoff.pause();
+        self.gate = Gate::Refusing { refusal: refusal.clone(), backoff, next_probe, probe: None };
+        Some(GateChange::Closed)
+    }
+
+    /// Whether all that was to be asked first on a new connection has an answer.
+    pub fn is_checked(&self) -> bool {
+        self.counts[Lane::Urgent as usize] == 0 && !self.has_line(Lane::Urgent)
+    }
+
+    /// When something has to be done here: the time of a request is over, a probe or the end of the checks is due.
+    pub fn due(&self, timeout: Duration, limit: usize) -> Option<Instant> {
+        let first = self.in_flight.values().next().map(|request| request.sent + timeout);
+        let probe = match self.gate {
+            Gate::Refusing { next_probe, probe: None, .. } => Some(next_probe),
+            _ => None,
+        };
+        let probe = probe.filter(|_| Lane::ALL.into_iter().any(|lane| self.is_next(lane, limit)));
+        let checked = if let Link::Checking(_, until) = self.link { Some(until) } else { None };
+        first.into_iter().chain(probe).chain(checked).min()
+    }
+}

@@ -1,0 +1,514 @@
+//! The waiters of one name, and the polls that speak for all of them (R8), in case a push was lost (P9).
+//!
+//! That a place is not named as missing is never acted upon: a wrong belief costs time, not safety, and is found by the
+//! rotation, or at once where there is a reason.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::canonical::{Epoch, RequestNumber, Seq};
+use crate::desk::{Desk, STEP, Standing, Wish};
+use crate::effect::Request;
+use crate::error::{Cause, RequestError};
+use crate::event::{Answer, Reply};
+use crate::keys::{Keys, ticket};
+use crate::lease;
+use crate::node::{Asker, Lane};
+use crate::requests::poll::{Poll, Polled, PolledHolder};
+use crate::sending::{Answered, Sending};
+use crate::settings::Settings;
+use crate::slab::{Id, Slab};
+use crate::time::Instant;
+use crate::timers::Timer;
+use crate::trust::{Floor, Grant, Trust, Verdict};
+
+/// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
+const VERIFIED_IN_A_POLL: usize = 16;
+/// The number of these that are first in line among the client's own.
+const OLDEST_IN_A_POLL: usize = 4;
+/// Tickets in one request of a round that verifies all of them: the work of one call is bounded.
+const TICKETS_IN_A_POLL: usize = 128;
+/// Requests of such a round that are under way together.
+const POLLS_AT_ONCE: usize = 16;
+/// A poll at the end of the holder's lease comes a little after it, so that it finds the lock free.
+const AFTER_LEASE: Duration = Duration::from_millis(2);
+/// The client that is not first in line asks this much later, so that the first one finds the lock free and the others find it
+/// taken, with one useful call instead of many.
+const HEAD_START: Duration = Duration::from_millis(30);
+/// The pause after a poll without an answer.
+const POLL_RETRY: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Clone, Hash)]
+pub struct Queue {
+    keys: Arc<Keys>,
+    slot: u16,
+    /// Oldest first.
+    waiters: BTreeMap<Seq, Waiter>,
+    trust: Trust,
+    /// Why the last request about the name had no answer. `None`: it had one.
+    failure: Option<Cause>,
+    /// When the last answered poll was sent.
+    last_poll: Instant,
+    places: Places,
+    /// When there was last a reason to verify all of them.
+    unsure: Option<Instant>,
+    /// The last ticket that was verified in rotation.
+    rotation: Seq,
+    next_poll: Instant,
+    round: Round,
+    /// Of the server that was last asked.
+    epoch: Epoch,
+    standing: Standing,
+}
+
+#[derive(Debug, Clone, Hash)]
+struct Waiter {
+    entry: Id,
+    owner_id: Arc<str>,
+}
+
+/// Whether all waiters have a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Places {
+    /// As far as is known. A round that is under way may verify them.
+    Sure,
+    /// One of them may have lost it: the next round verifies all.
+    Unsure,
+}
+
+/// How many requests a round may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// One, whatever there is to verify.
+    AtOnce,
+    Full,
+}
+
+/// The polls that are under way.
+#[derive(Debug, Clone, Hash)]
+enum Round {
+    None,
+    /// One request, which verifies the places of a few.
+    Rotating {
+        sending: Sending,
+        carried: Vec<Seq>,
+        waiting: usize,
+    },
+    Verifying(Verifying),
+}
+
+/// As many requests as it takes to verify all that waited when it began.
+#[derive(Debug, Clone, Hash)]
+struct Verifying {
+    /// Those from here up to the last one are still to be asked about.
+    from: Seq,
+    last: Seq,
+    asked: Vec<(RequestNumber, Vec<Seq>)>,
+    /// When the next round is due, by the answers so far.
+    next: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Default, Hash)]
+pub struct Queues {
+    queues: Slab<Queue>,
+    by_name: BTreeMap<Arc<str>, Id>,
+}
+
+/// What an answer means for the waiters.
+pub enum News {
+    Polled {
+        keys: Arc<Keys>,
+        holder: Option<PolledHolder>,
+        /// The waiters that it speaks for.
+        carried: Vec<(Id, Seq)>,
+        /// Those of them that have no place.
+        without: Vec<(Id, Seq)>,
+    },
+    /// For a reason that does not pass. The next poll ends the waits of more of them.
+    Failed { error: RequestError, some: Vec<(Id, Seq)> },
+}
+
+impl Queues {
+    pub fn of(&self, lock_key: &str) -> Option<Id> {
+        self.by_name.get(lock_key).copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty() && self.by_name.is_empty()
+    }
+
+    pub fn ids_from(&self, from: usize, count: usize) -> (Vec<Id>, Option<usize>) {
+        self.queues.ids_from(from, count)
+    }
+
+    pub fn slot(&self, id: Id) -> Option<u16> {
+        self.queues.get(id).map(|queue| queue.slot)
+    }
+}
+
+impl Queue {
+    fn verify_all(&mut self, now: Instant) {
+        (self.places, self.unsure) = (Places::Unsure, Some(now));
+    }
+
+    fn poll_by(&mut self, due: Instant) {
+        self.next_poll = self.next_poll.min(due);
+    }
+
+    fn known(&self, seqs: &[Seq]) -> Vec<(Id, Seq)> {
+        seqs.iter().filter_map(|seq| self.waiters.get(seq).map(|waiter| (waiter.entry, *seq))).collect()
+    }
+
+    /// The oldest, whose turn is next, and some of the others, so that each is verified in time.
+    fn some_in_rotation(&mut self) -> Vec<Seq> {
+        let oldest = self.waiters.keys().take(OLDEST_IN_A_POLL);
+        let behind = self.waiters.range(Seq(self.rotation.0 + 1)..).map(|(seq, _)| seq);
+        let others = behind.chain(self.waiters.keys()).take(VERIFIED_IN_A_POLL - OLDEST_IN_A_POLL);
+        let some: Vec<_> = oldest.chain(others).copied().collect();
+        self.rotation = some.last().copied().unwrap_or_default();
+        some
+    }
+
+    fn begin_round(&mut self, now: Instant, regular: Duration, scope: Scope) {
+        let Some((last, _)) = self.waiters.last_key_value() else { return };
+        // What asks for an earlier poll while this round is under way is not undone at its end.
+        self.next_poll = now + regular;
+        let is_small = self.waiters.len() <= VERIFIED_IN_A_POLL;
+        self.round = if is_small || scope == Scope::Full && self.places == Places::Unsure {
+            // What comes up from here on is for the round after this one.
+            self.places = Places::Sure;
+            Round::Verifying(Verifying { from: Seq(0), last: *last, asked: Vec::new(), next: None })
+        } else {
+            self.rotating()
+        };
+    }
+
+    fn rotating(&mut self) -> Round {
+        let (waiting, carried) = (self.waiters.len(), self.some_in_rotation());
+        Round::Rotating { sending: Sending::Waits, carried, waiting }
+    }
+
+    fn wants(&self) -> Option<Lane> {
+        let wants = match &self.round {
+            Round::None => false,
+            Round::Rotating { sending, .. } => *sending == Sending::Waits,
+            Round::Verifying(Verifying { from, last, asked, .. }) => from <= last && asked.len() < POLLS_AT_ONCE,
+        };
+        wants.then_some(Lane::Urgent)
+    }
+
+    /// The tickets of the next request.
+    fn carry(&mut self, number: RequestNumber) -> Vec<Seq> {
+        match &mut self.round {
+            Round::None => Vec::new(),
+            Round::Rotating { sending, carried, .. } => {
+                *sending = Sending::UnderWay(number);
+                carried.clone()
+            }
+            Round::Verifying(Verifying { from, last, asked, .. }) => {
+                // All of them may have gone meanwhile.
+                let seqs =
+                    if from <= last { self.waiters.range(*from..=*last) } else { self.waiters.range(*last..*last) };
+                let carried: Vec<_> = seqs.map(|(seq, _)| *seq).take(TICKETS_IN_A_POLL).collect();
+                let is_last = carried.len() < TICKETS_IN_A_POLL;
+                *from = carried.last().filter(|_| !is_last).map_or(Seq(last.0 + 1), |seq| Seq(seq.0 + 1));
+                asked.push((number, carried.clone()));
+                carried
+            }
+        }
+    }
+
+    /// The tickets of this request, whose round goes on without it.
+    fn take(&mut self, number: RequestNumber) -> Option<Asked> {
+        match &mut self.round {
+            Round::Rotating { sending, carried, waiting } if sending.awaits(number) => {
+                Some(Asked { carried: std::mem::take(carried), waiting: Some(*waiting) })
+            }
+            Round::Verifying(Verifying { asked, .. }) => {
+                let at = asked.iter().position(|(asked, _)| *asked == number)?;
+                Some(Asked { carried: asked.swap_remove(at).1, waiting: None })
+            }
+            _ => None,
+        }
+    }
+
+    fn read(&mut self, asked: &Asked, polled: &Polled, floor: Floor, now: Instant, settings: &Settings) -> Instant {
+        let gap = now.since(self.last_poll);
+        self.failure = None;
+        self.trust.learn(floor);
+        self.last_poll = self.last_poll.max(floor.asked);
+        if asked.is_unclear(polled, gap, settings) {
+            self.verify_all(now);
+            return now;
+        }
+        if polled.more { now } else { next_after(polled, floor.asked, now, settings.poll_interval) }
+    }
+
+    /// `next`: when the next round is due by this answer.
+    fn go_on(&mut self, next: Instant) {
+        let next = match &mut self.round {
+            Round::Verifying(verifying) => {
+                let next = verifying.next.map_or(next, |earlier| earlier.min(next));
+                verifying.next = Some(next);
+                if !verifying.asked.is_empty() || verifying.from <= verifying.last {
+                    return;
+                }
+                next
+            }
+            _ => next,
+        };
+        self.round = Round::None;
+        self.poll_by(next);
+    }
+}
+
+/// One request of a round.
+struct Asked {
+    carried: Vec<Seq>,
+    /// How many waited when a round began that verifies a few.
+    waiting: Option<usize>,
+}
+
+impl Asked {
+    /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
+    fn is_unclear(&self, polled: &Polled, gap: Duration, settings: &Settings) -> bool {
+        let Some(waiting) = self.waiting else { return false };
+        let ours = polled.holder.as_ref().is_some_and(|holder| settings.is_ours(&holder.owner));
+        let expected = waiting as u64 - u64::from(ours);
+        // A grant that came and ended between the two answers was seen by none of them.
+        let is_unseen = gap > lease::sure(settings.first_lease);
+        let is_free = none_has_a_place(polled);
+        !polled.known || polled.places < expected || !polled.missing.is_empty() || is_free || is_unseen
+    }
+
+    /// Those that have no place. P3: they ask again in their order, so only a round that verifies all takes it from them.
+    fn without(&self, polled: &Polled) -> Vec<Seq> {
+        match self.waiting {
+            Some(_) => Vec::new(),
+            None if none_has_a_place(polled) => self.carried.clone(),
+            None => polled.missing.iter().filter_map(|index| self.carried.get(*index)).copied().collect(),
+        }
+    }
+}
+
+/// Free, and no winner was found. A frozen server did not look for one.
+fn none_has_a_place(polled: &Polled) -> bool {
+    polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more
+}
+
+fn next_after(polled: &Polled, sent: Instant, now: Instant, regular: Duration) -> Instant {
+    // A dead holder is replaced as soon as its lease ends (P7): by the client that is first in line, or a moment later by one of
+    // the others if that client is dead too.
+    let head_start = if polled.first { Duration::ZERO } else { HEAD_START };
+    let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left).or(polled.frozen_for);
+    let regular = sent + regular;
+    lease_left.map_or(regular, |left| regular.min(now + left + AFTER_LEASE + head_start))
+}
+
+/// The server has given an attempt a place.
+pub struct NewWaiter<'a> {
+    pub keys: &'a Arc<Keys>,
+    pub slot: u16,
+    pub entry: Id,
+    pub owner_id: &'a Arc<str>,
+    pub seq: Seq,
+    pub floor: Floor,
+    pub lease_left: Option<Duration>,
+    /// The lock is free, and there are more places to look at.
+    pub more: bool,
+    pub belief: Belief,
+}
+
+/// Whether the server knew this client as one that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Belief {
+    Known,
+    /// It may have given it up before, and its places with it (R8).
+    GivenUp,
+}
+
+impl Desk<'_> {
+    /// From now on this attempt is polled for.
+    pub fn enqueue(&mut self, new: NewWaiter<'_>) -> Id {
+        let now = self.now;
+        let regular = now + self.settings().poll_interval;
+        let due = match new.lease_left {
+            // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
+            _ if new.more => now,
+            // Which client is first in line is not known yet, so this one counts as one of the others.
+            Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
+            None => regular,
+        };
+        let id = self.queue_of(&new, regular);
+        if let Some(queue) = self.common.queues.queues.get_mut(id) {
+            queue.trust.learn(new.floor);
+            queue.failure = None;
+            // The request may be older than the reason to verify all, and what verified the others did not ask for this ticket.
+            let is_old = queue.unsure.is_some_and(|since| new.floor.asked <= since);
+            if is_old || new.belief == Belief::GivenUp && !queue.waiters.is_empty() {
+                queue.verify_all(now);
+            }
+            queue.waiters.insert(new.seq, Waiter { entry: new.entry, owner_id: new.owner_id.clone() });
+            queue.poll_by(due);
+        }
+        self.keep_queue(id);
+        id
+    }
+
+    fn queue_of(&mut self, new: &NewWaiter<'_>, next_poll: Instant) -> Id {
+        let Queues { queues, by_name } = &mut self.common.queues;
+        if let Some(id) = by_name.get(&new.keys.lock) {
+            return *id;
+        }
+        let id = queues.insert(Queue {
+            keys: new.keys.clone(),
+            slot: new.slot,
+            waiters: BTreeMap::new(),
+            trust: Trust::new(new.floor),
+            failure: None,
+            last_poll: new.floor.asked,
+            places: Places::Sure,
+            unsure: None,
+            rotation: Seq(0),
+            next_poll,
+            round: Round::None,
+            epoch: new.floor.epoch,
+            standing: Standing::default(),
+        });
+        by_name.insert(new.keys.lock.clone(), id);
+        id
+    }
+
+    /// It does not wait any longer.
+    pub fn dequeue(&mut self, id: Id, seq: Seq) {
+        let Queues { queues, by_name } = &mut self.common.queues;
+        let Some(queue) = queues.get_mut(id) else { return };
+        queue.waiters.remove(&seq);
+        if queue.waiters.is_empty()
+            && let Some(queue) = queues.remove(id)
+        {
+            by_name.remove(&queue.keys.lock);
+            self.forget(queue.standing, Timer::Queue(id));
+        }
+    }
+
+    pub fn judge(&self, id: Id, grant: Grant) -> Verdict {
+        let Some(queue) = self.common.queues.queues.get(id) else { return Verdict::Ask };
+        queue.trust.judge(grant, self.serving(queue.slot).epoch, self.now)
+    }
+
+    /// A waiter of this name may have lost its place: the next round verifies all.
+    pub fn verify_all(&mut self, lock_key: &str) {
+        let id = self.common.queues.of(lock_key);
+        if let Some(queue) = id.and_then(|id| self.common.queues.queues.get_mut(id)) {
+            queue.verify_all(self.now);
+        }
+    }
+
+    pub fn verify_soon(&mut self, id: Id) {
+        if let Some(queue) = self.common.queues.queues.get_mut(id) {
+            queue.verify_all(self.now);
+            queue.poll_by(self.now);
+        }
+        self.keep_queue(id);
+    }
+
+    /// Why the last request about the name had no answer.
+    pub fn failure_of(&self, id: Id) -> Option<Cause> {
+        self.common.queues.queues.get(id)?.failure.clone()
+    }
+
+    /// A new connection, or new slots: shows at once that this client is alive, with one request, and leaves it to the next
+    /// round to verify all places.
+    pub fn resume(&mut self, id: Id) {
+        let now = self.now;
+        let Some(slot) = self.common.queues.slot(id) else { return };
+        let (epoch, regular) = (self.serving(slot).epoch, self.settings().poll_interval);
+        if let Some(queue) = self.common.queues.queues.get_mut(id)
+            && queue.epoch != epoch
+        {
+            queue.epoch = epoch;
+            queue.verify_all(now);
+            if matches!(queue.round, Round::None) {
+                queue.begin_round(now, regular, Scope::AtOnce);
+            }
+            queue.poll_by(now);
+        }
+        self.keep_queue(id);
+    }
+
+    pub fn queue_time(&mut self, id: Id) {
+        let (now, regular) = (self.now, self.settings().poll_interval);
+        if let Some(queue) = self.common.queues.queues.get_mut(id)
+            && matches!(queue.round, Round::None)
+        {
+            queue.begin_round(now, regular, Scope::Full);
+        }
+        self.keep_queue(id);
+    }
+
+    pub fn ask_to_poll(&mut self, id: Id, number: RequestNumber) -> Option<(Request, u16)> {
+        let queue = self.common.queues.queues.get_mut(id)?;
+        queue.standing.place = None;
+        let carried = queue.carry(number);
+        let of = |seq: &Seq| queue.waiters.get(seq).map(|waiter| ticket(&waiter.owner_id, seq.0));
+        let tickets = carried.iter().filter_map(of).collect();
+        let poll = Poll { keys: queue.keys.clone(), waits: true, names_ours: false, tickets };
+        let slot = queue.slot;
+        self.keep_queue(id);
+        Some((Request::Poll(poll), slot))
+    }
+
+    /// Reads the answer to one request of a round.
+    pub fn polled(&mut self, id: Id, answered: Answered) -> Option<News> {
+        let (now, settings) = (self.now, &self.common.settings);
+        let queue = self.common.queues.queues.get_mut(id)?;
+        let asked = queue.take(answered.number)?;
+        let (next, news) = match answered.reply {
+            Ok(Reply { answer: Answer::Polled(polled), .. }) => {
+                let (sent, epoch) = (answered.sent, answered.epoch);
+                let floor = Floor { token: polled.floor, asked: sent, round_trip: now.since(sent), epoch };
+                let next = queue.read(&asked, &polled, floor, now, settings);
+                let (carried, without) = (queue.known(&asked.carried), queue.known(&asked.without(&polled)));
+                (next, Some(News::Polled { keys: queue.keys.clone(), holder: polled.holder, carried, without }))
+            }
+            reply => {
+                // Its evidence is lost (R8).
+                queue.verify_all(now);
+                (now + POLL_RETRY, reply.err().and_then(|error| queue.failed(error)))
+            }
+        };
+        queue.go_on(next);
+        self.keep_queue(id);
+        news
+    }
+
+    pub fn keep_queue(&mut self, id: Id) {
+        let Some(queue) = self.common.queues.queues.get(id) else { return };
+        let due = matches!(queue.round, Round::None).then_some(queue.next_poll);
+        let (slot, wants) = (queue.slot, queue.wants());
+        let wish = Wish { timer: Timer::Queue(id), asker: Asker::Queue(id), slot, due, wants };
+        let standing = self.keep(queue.standing, wish);
+        if let Some(queue) = self.common.queues.queues.get_mut(id) {
+            queue.standing = standing;
+        }
+    }
+}
+
+impl Queue {
+    /// A reason that does not pass ends all waits.
+    fn failed(&mut self, error: RequestError) -> Option<News> {
+        let may_pass = match &error {
+            RequestError::Refused(refusal) => refusal.may_pass(),
+            RequestError::RuntimeGone => false,
+            RequestError::NotSent(_) | RequestError::Unanswered(_) => true,
+        };
+        if may_pass {
+            self.failure = Some(error.into_cause());
+            return None;
+        }
+        let some = self.waiters.iter().take(STEP).map(|(seq, waiter)| (waiter.entry, *seq)).collect();
+        Some(News::Failed { error, some })
+    }
+}

@@ -1,0 +1,104 @@
+//! The names that this client released at a server a moment ago (R15).
+//!
+//! A server that takes over may be a little behind the one before: a replica that had not received a release, or a restart from
+//! an older file. There the hold is back without an owner to release it. So these names are asked about after a reconnect.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::keys::Keys;
+use crate::time::Instant;
+
+/// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a second.
+pub const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
+/// Only a client that releases more names within that time forgets any. Those stale holds end with their leases.
+const NAMES: usize = 4096;
+
+#[derive(Debug, Clone, Hash)]
+pub struct Released {
+    window: Duration,
+    /// When each name was last released.
+    times: BTreeMap<Arc<str>, Instant>,
+    /// In the order in which they were first released; the name of a later release goes to the end when its turn comes.
+    ring: VecDeque<(Instant, Arc<Keys>)>,
+}
+
+impl Released {
+    pub fn new(window: Duration) -> Self {
+        Self { window, times: BTreeMap::new(), ring: VecDeque::new() }
+    }
+
+    /// A request that was sent then has released what an owner had at this name, and was answered.
+    pub fn note(&mut self, keys: &Arc<Keys>, sent: Instant) {
+        self.forget_before(sent - self.window);
+        match self.times.get_mut(&keys.lock) {
+            Some(last) => *last = sent.max(*last),
+            None => {
+                self.times.insert(keys.lock.clone(), sent);
+                self.ring.push_back((sent, keys.clone()));
+            }
+        }
+    }
+
+    fn forget_before(&mut self, oldest: Instant) {
+        while self.ring.len() > NAMES || self.ring.front().is_some_and(|(noted, _)| *noted < oldest) {
+            let Some((noted, keys)) = self.ring.pop_front() else { return };
+            match self.times.get(&keys.lock) {
+                Some(last) if *last > noted && *last >= oldest => self.ring.push_back((*last, keys)),
+                _ => drop(self.times.remove(&keys.lock)),
+            }
+        }
+    }
+
+    /// From when on a release may be unknown to the server that follows on one whose connection ended then.
+    pub fn since_end(&self, broke: Option<Instant>) -> Instant {
+        broke.map_or(Instant::default(), |broke| broke - self.window)
+    }
+
+    /// Some of the names that were released since then, from a place of the ring on, and where to go on.
+    pub fn since(&self, since: Instant, from: usize, count: usize) -> (Vec<Arc<Keys>>, Option<usize>) {
+        let is_meant = |keys: &Arc<Keys>| self.times.get(&keys.lock).is_some_and(|last| *last >= since);
+        let some = self.ring.iter().skip(from).take(count);
+        let names = some.map(|(_, keys)| keys).filter(|keys| is_meant(keys)).cloned().collect();
+        (names, Some(from + count).filter(|next| *next < self.ring.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn keys(name: usize) -> Arc<Keys> {
+        Arc::new(Keys::new("fairlock", &name.to_string()))
+    }
+
+    fn names(released: &Released, since: Instant) -> Vec<String> {
+        released.since(since, 0, usize::MAX).0.iter().map(|keys| keys.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_name_is_kept_for_the_window_after_its_last_release() {
+        let (mut released, begun) = (Released::new(6 * SECOND), Instant::from_micros(60_000_000));
+        released.note(&keys(1), begun);
+        released.note(&keys(2), begun + SECOND);
+        released.note(&keys(1), begun + 2 * SECOND);
+        assert_eq!(names(&released, begun + 2 * SECOND), ["1"]);
+        released.note(&keys(3), begun + 8 * SECOND);
+        assert_eq!(names(&released, begun), ["1", "3"]);
+    }
+
+    #[test]
+    fn the_latest_names_are_kept_in_bounded_memory() {
+        let (mut released, begun) = (Released::new(SECOND), Instant::from_micros(60_000_000));
+        for name in 0..3 * NAMES {
+            // One name is released again and again, and takes no more room than the others.
+            released.note(&keys(0), begun);
+            released.note(&keys(name), begun);
+        }
+        let kept = names(&released, begun);
+        assert!(kept.len() <= NAMES + 1 && kept.contains(&(3 * NAMES - 1).to_string()), "{}", kept.len());
+    }
+}

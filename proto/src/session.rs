@@ -1,0 +1,625 @@
+//! The machine as its driver sees it: events in, effects out, and when to come back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::canonical::{Canonical, RequestNumber, Seq};
+use crate::desk::{Common, Desk, Punctuality, STEP};
+use crate::effect::{Effect, Note, Outcome, Request};
+use crate::error::{Cause, Fault, RequestError};
+use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, Want};
+use crate::keys::Keys;
+use crate::leave::Leaving;
+use crate::node::{Asker, GateChange, InFlight, Lane, Link};
+use crate::push::Push;
+use crate::queue::News;
+use crate::requests::poll::PolledHolder;
+use crate::self_wait;
+use crate::sending::Answered;
+use crate::settings::Settings;
+use crate::slab::{Id, Slab};
+use crate::slots::{SLOTS, Topology};
+use crate::stages::entry::{Closing, Entry, Recognition, Said};
+use crate::time::{Instant, ServerTime};
+use crate::timers::Timer;
+use crate::trust::Grant;
+use crate::work::{Whose, Work};
+
+/// A timer that is handled so much too late shows that the whole process stood still.
+const LATE: Duration = Duration::from_millis(50);
+
+/// All that one client holds and wants.
+#[derive(Debug, Clone, Hash)]
+pub struct Session {
+    pub(crate) entries: Slab<Entry>,
+    by_owner: BTreeMap<(u64, Arc<str>), Id>,
+    pub(crate) calls: BTreeMap<CallId, CallPlace>,
+    pub(crate) common: Common,
+    stage: Stage,
+    pub(crate) work: VecDeque<Work>,
+    working: Option<Instant>,
+    /// Owners whose last release has no answer yet.
+    releasing: usize,
+}
+
+/// Where a call is.
+#[derive(Debug, Clone, Copy, Hash)]
+pub(crate) struct CallPlace {
+    pub entry: Id,
+    limit: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stage {
+    Open,
+    /// What is released and left has its time until then.
+    Closing(Closing, Instant),
+    Closed(Closing),
+}
+
+impl Session {
+    pub fn new(settings: Settings, topology: Topology) -> Self {
+        Self {
+            entries: Slab::default(),
+            by_owner: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            common: Common::new(settings, topology),
+            stage: Stage::Open,
+            work: VecDeque::new(),
+            working: None,
+            releasing: 0,
+        }
+    }
+
+    /// Takes one event. What is to be done because of it is appended to `effects`, in the order in which it is to be done.
+    pub fn step(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
+        let first = effects.len();
+        let late = self.common.timers.next().is_some_and(|due| due + LATE < now);
+        let punctuality = if late { Punctuality::Late } else { Punctuality::InTime };
+        let mut step = Step { session: self, now, punctuality, effects };
+        step.take(event);
+        step.send();
+        self.forget_calls(&effects[first..]);
+        self.end_if_closed(now, effects);
+    }
+
+    /// When [`Event::Time`] is due.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.common.timers.next()
+    }
+
+    /// A number that is the same for two states which behave alike from now on.
+    pub fn canonical(&self, now: Instant) -> u64 {
+        Canonical::hash_of(now, self)
+    }
+
+    /// Adds this state to that of a search, which has others beside it.
+    pub fn hash_into(&self, state: &mut impl Hasher) {
+        self.hash(state);
+    }
+
+    /// Whether nothing is left of any call, and nothing is to be sent.
+    pub fn is_idle(&self) -> bool {
+        let Common { queues, leaves, looks, timers, .. } = &self.common;
+        let is_idle =
+            self.entries.is_empty() && self.by_owner.is_empty() && self.calls.is_empty() && self.work.is_empty();
+        is_idle && queues.is_empty() && leaves.is_empty() && looks.is_empty() && timers.is_empty()
+    }
+
+    /// This owner at this name.
+    pub(crate) fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
+        self.by_owner.get(&(owner, lock_key.clone())).copied()
+    }
+
+    /// Those that had their last outcome are forgotten, and the limit of those that were granted the lock is over.
+    fn forget_calls(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match effect {
+                Effect::Tell(call, Outcome::Granted { .. }) => self.stop_limit(*call),
+                Effect::Tell(call, _) => {
+                    self.stop_limit(*call);
+                    self.calls.remove(call);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn stop_limit(&mut self, call: CallId) {
+        if let Some(place) = self.calls.get_mut(&call) {
+            self.common.timers.plan(Timer::Call(call), &mut place.limit, None);
+        }
+    }
+
+    fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let Stage::Closing(why, until) = self.stage else { return };
+        let unfinished = self.releasing + self.common.leaves.len();
+        let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
+        if is_done || until <= now {
+            self.stage = Stage::Closed(why);
+            self.common.timers.plan(Timer::Closing, &mut Some(until), None);
+            effects.push(Effect::Closed { unfinished });
+        }
+    }
+}
+
+/// One event on its way through the machine.
+struct Step<'a> {
+    session: &'a mut Session,
+    now: Instant,
+    punctuality: Punctuality,
+    effects: &'a mut Vec<Effect>,
+}
+
+impl Step<'_> {
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Call(call, want) => self.call(call, want),
+            Event::Disturbed(call) => self.with_call(call, |entry, _| entry.disturbed(call)),
+            Event::Claimed(call) => self.with_call(call, |entry, _| entry.claimed(call)),
+            Event::Unlock(call) => self.with_call(call, |entry, desk| entry.unlock(call, desk)),
+            Event::Gone(call) => self.gone(call),
+            Event::Replied(request, reply) => self.replied(request, reply),
+            Event::Pushed(connection, push) => self.pushed(connection, &push),
+            Event::Link(event) => self.link(event),
+            Event::Time => self.time(),
+            Event::Close => self.close(Closing::ByUser),
+            Event::RuntimeGone => self.close(Closing::RuntimeGone),
+        }
+    }
+
+    fn desk(&mut self) -> Desk<'_> {
+        let Self { now, punctuality, .. } = *self;
+        Desk { now, punctuality, common: &mut self.session.common, effects: self.effects }
+    }
+
+    /// Changes an entry, lets its next calls go on, and removes it when nothing of it is left.
+    fn with(&mut self, id: Id, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
+        let Self { now, punctuality, .. } = *self;
+        let Session { entries, common, by_owner, releasing, .. } = &mut *self.session;
+        let Some(entry) = entries.get_mut(id) else { return };
+        let mut desk = Desk { now, punctuality, common, effects: self.effects };
+        *releasing -= usize::from(entry.is_releasing());
+        change(entry, &mut desk);
+        entry.go_on(&mut desk);
+        entry.keep(&mut desk);
+        *releasing += usize::from(entry.is_releasing());
+        if entry.is_over() {
+            by_owner.remove(&(entry.who.owner, entry.who.keys.lock.clone()));
+            entries.remove(id);
+        }
+    }
+
+    fn with_call(&mut self, call: CallId, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
+        if let Some(CallPlace { entry, .. }) = self.session.calls.get(&call).copied() {
+            self.with(entry, change);
+        }
+    }
+
+    fn call(&mut self, call: CallId, want: Want) {
+        if let Stage::Closing(why, _) | Stage::Closed(why) = self.session.stage {
+            return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
+        }
+        let id = self.session.entry_at(want.owner, &want.keys.lock).unwrap_or_else(|| self.new_entry(&want));
+        let mut place = CallPlace { entry: id, limit: None };
+        self.session.common.timers.plan(Timer::Call(call), &mut place.limit, want.manner.limit());
+        self.session.calls.insert(call, place);
+        let now = self.now;
+        self.with(id, |entry, _| entry.call(call, want, now));
+    }
+
+    fn new_entry(&mut self, want: &Want) -> Id {
+        let slot = self.session.common.slots.of(&want.keys.lock);
+        let id = self.session.entries.insert_with(|id| Entry::new(id, want, slot));
+        self.session.by_owner.insert((want.owner, want.keys.lock.clone()), id);
+        id
+    }
+
+    fn gone(&mut self, call: CallId) {
+        self.with_call(call, |entry, desk| entry.gone(call, desk));
+        self.session.stop_limit(call);
+        self.session.calls.remove(&call);
+    }
+
+    /// Sends what waits, as far as it may go.
+    fn send(&mut self) {
+        while let Some(node) = self.session.common.ready.pop_first() {
+            let limit = self.session.common.settings.in_flight;
+            while let Some((lane, asker)) = self.session.common.node(node).take_next(limit, self.now) {
+                self.send_one(node, lane, asker);
+            }
+            self.keep_node(node);
+        }
+    }
+
+    fn send_one(&mut self, node: NodeId, lane: Lane, asker: Asker) {
+        let number = self.session.common.next_request();
+        let Some((request, slot)) = self.make(asker, number) else { return };
+        let (sent, epoch) = (self.now, self.session.common.slots.serving(slot).epoch);
+        let to = self.session.common.node(node);
+        let Some(connection) = to.connection() else { return };
+        to.sent(number, InFlight { asker, lane, slot, sent, epoch });
+        self.effects.push(Effect::Send(RequestId { node, number }, connection, request));
+    }
+
+    /// The request whose turn has come, and its slot. `None`: it is not wanted any more.
+    fn make(&mut self, asker: Asker, number: RequestNumber) -> Option<(Request, u16)> {
+        let mut made = None;
+        match asker {
+            Asker::Entry(id) => {
+                self.with(id, |entry, desk| made = entry.ask(number, desk).map(|it| (it, entry.who.slot)))
+            }
+            Asker::Renewal(id) => {
+                self.with(id, |entry, desk| made = entry.renew(number, desk).map(|it| (it, entry.who.slot)))
+            }
+            Asker::Queue(id) => made = self.desk().ask_to_poll(id, number),
+            Asker::Leave(id) => made = self.desk().ask_to_leave(id, number),
+            Asker::Look(id) => made = self.desk().ask_to_look(id, number),
+        }
+        made
+    }
+
+    fn keep_node(&mut self, id: NodeId) {
+        let common = &mut self.session.common;
+        let (timeout, limit) = (common.settings.operation_timeout, common.settings.in_flight);
+        let node = common.node(id);
+        let (mut planned, due) = (node.planned, node.due(timeout, limit));
+        common.timers.plan(Timer::Node(id), &mut planned, due);
+        common.node(id).planned = planned;
+    }
+
+    fn replied(&mut self, RequestId { node: id, number }: RequestId, reply: Result<Reply, RequestError>) {
+        let (now, common) = (self.now, &mut self.session.common);
+        let node = common.node(id);
+        let Some(request) = node.end(number) else { return };
+        if let Ok(Reply { server_micros: Some(micros), .. }) = reply {
+            node.clock.learn(request.sent, micros);
+        }
+        let change = match &reply {
+            Ok(_) => node.answered(None, number.0, now),
+            Err(RequestError::Refused(refusal)) => node.answered(Some(refusal), number.0, now),
+            Err(_) => None,
+        };
+        let note = match (change, &reply) {
+            (Some(GateChange::Closed), Err(RequestError::Refused(refusal))) => Some(Note::Refuses(id, refusal.clone())),
+            (Some(GateChange::Opened), _) => Some(Note::AcceptsAgain(id)),
+            _ => None,
+        };
+        self.effects.extend(note.map(Effect::Note));
+        self.end(id, number, request, reply);
+    }
+
+    /// A request has its answer, or will have none.
+    fn end(&mut self, node: NodeId, number: RequestNumber, request: InFlight, reply: Result<Reply, RequestError>) {
+        self.session.common.ready.insert(node);
+        let InFlight { sent, epoch, .. } = request;
+        let answered = Answered { number, sent, epoch, reply };
+        match request.asker {
+            Asker::Entry(id) => self.with(id, |entry, desk| entry.replied(answered, desk)),
+            Asker::Renewal(id) => self.with(id, |entry, desk| entry.renewed(answered, desk)),
+            Asker::Leave(id) => self.desk().leave_replied(id, answered),
+            Asker::Queue(id) => {
+                let news = self.desk().polled(id, answered);
+                news.into_iter().for_each(|news| self.tell_waiters(news));
+            }
+            Asker::Look(id) => {
+                let found = self.desk().looked(id, answered);
+                found.into_iter().for_each(|(keys, holder)| self.found(&keys, &holder));
+            }
+        }
+        self.end_checks(node);
+    }
+
+    fn tell_waiters(&mut self, news: News) {
+        match news {
+            News::Polled { keys, holder, carried, without } => {
+                if let Some(holder) = holder {
+                    self.found(&keys, &holder);
+                    self.warn_of_self_wait(&keys, &holder, &carried);
+                }
+                for (id, seq) in without {
+                    self.with(id, |entry, desk| entry.has_no_place(seq, desk));
+                }
+            }
+            News::Failed { error, some } => {
+                for (id, seq) in some {
+                    self.with(id, |entry, desk| entry.cannot_wait(seq, &error, desk));
+                }
+            }
+        }
+    }
+
+    /// A poll names the holder of the lock.
+    fn found(&mut self, keys: &Arc<Keys>, holder: &PolledHolder) {
+        let PolledHolder { owner, attempt, token, lease_left } = holder;
+        if self.session.common.settings.is_ours(owner) {
+            let said = Said::Polled { token: *token };
+            self.holder_is_ours(keys, owner, Seq(*attempt), said, lease_left.unwrap_or_default());
+        }
+    }
+
+    fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: &PolledHolder, waiters: &[(Id, Seq)]) {
+        let held = owner_of(&holder.owner).and_then(|owner| self.session.entry_at(owner, &keys.lock));
+        let note = held.and_then(|held| self_wait::find(&mut self.session.entries, held, waiters, self.now));
+        self.effects.extend(note.map(|self_wait| Effect::Note(self_wait.note(keys.clone()))));
+    }
+
+    /// The server says that an owner of this client has the lock.
+    fn holder_is_ours(&mut self, keys: &Arc<Keys>, owner_id: &str, seq: Seq, said: Said, lease: Duration) {
+        let mut recognition = Recognition::Unknown;
+        if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, &keys.lock)) {
+            self.with(id, |entry, desk| recognition = entry.has_lock(seq, said, desk));
+        }
+        if recognition == Recognition::Unknown {
+            self.leave_unknown(keys.clone(), owner_id, seq, lease);
+        }
+    }
+
+    /// A copy of an old request has taken the lock, or a server that took over brings back a stale place (R15). With the seq
+    /// that the server named: a later request of this owner is not touched (R4).
+    fn leave_unknown(&mut self, keys: Arc<Keys>, owner_id: &str, seq: Seq, lease: Duration) {
+        let slot = self.session.common.slots.of(&keys.lock);
+        let (owner, place, copies_until) = (owner_id.into(), String::new(), ServerTime::default());
+        self.desk().leave(Leaving { keys, slot, owner, seq, place, copies_until, lease });
+    }
+
+    fn pushed(&mut self, connection: Connection, push: &Push<'_>) {
+        let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = *push;
+        let common = &mut self.session.common;
+        // A message by an earlier connection may be of a server that has been replaced.
+        if common.node(connection.node).connection() != Some(connection) {
+            return;
+        }
+        if common.slots.serving(common.slots.of(lock)).node != connection.node {
+            // The node has lost the slot to another one, which may have granted the lock too (P1): only a reason to ask.
+            let queue = common.queues.of(lock);
+            return queue.into_iter().for_each(|id| self.desk().verify_soon(id));
+        }
+        match *push {
+            Push::Grant { token, lease, ticket, lock } => self.granted(Grant { token, lease }, ticket, lock),
+            Push::Revoked { token, owner, lock } => self.revoked(token, owner, lock),
+        }
+    }
+
+    fn granted(&mut self, grant: Grant, ticket: &str, lock_key: &str) {
+        let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
+        let keys = Keys::of_lock(&self.session.common.settings.prefix, lock_key);
+        if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
+            self.holder_is_ours(&Arc::new(keys), owner, Seq(seq), Said::Pushed(grant), grant.lease);
+        }
+    }
+
+    fn revoked(&mut self, token: u64, owner_id: &str, lock_key: &str) {
+        if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, &lock_key.into())) {
+            self.with(id, |entry, desk| entry.revoked(token, desk));
+        }
+        // The ended hold may have been the grant of a ticket whose message is lost.
+        self.desk().verify_all(lock_key);
+    }
+
+    fn link(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Up { connection, server_micros, frozen_until } => {
+                self.up(connection, server_micros, frozen_until)
+            }
+            LinkEvent::Down(connection, cause) => self.down(connection, cause),
+            LinkEvent::Serves(node, slots) => self.serves(node, &slots),
+        }
+    }
+
+    fn up(&mut self, connection: Connection, server_micros: Option<i64>, frozen_until: ServerTime) {
+        let id = connection.node;
+        if let Some(before) = self.session.common.node(id).connection() {
+            self.down(before, Fault::Disconnected.into());
+        }
+        let (now, common) = (self.now, &mut self.session.common);
+        common.slots.renew(id);
+        let until = now + common.settings.operation_timeout;
+        let node = common.node(id);
+        (node.link, node.frozen_until) = (Link::Checking(connection, until), frozen_until);
+        server_micros.into_iter().for_each(|micros| node.clock.learn(now, micros));
+        let since = node.released.since_end(node.broke);
+        self.session.common.ready.insert(id);
+        self.check_all(id);
+        self.session.work.push_back(Work::Released { node: id, slots: 0..=SLOTS - 1, since, from: 0 });
+        self.work();
+        self.end_checks(id);
+    }
+
+    fn down(&mut self, connection: Connection, cause: Cause) {
+        let node = self.session.common.node(connection.node);
+        if node.connection() != Some(connection) {
+            return;
+        }
+        (node.link, node.broke) = (Link::Down(cause), Some(self.now));
+        let under_way = node.under_way(|_| true);
+        self.lose_answers(connection.node, under_way, &unanswered(Fault::Disconnected));
+    }
+
+    /// An answer that comes all the same is ignored: a hold that it began would be unknown to the server that took over.
+    fn lose_answers(&mut self, id: NodeId, numbers: Vec<RequestNumber>, error: &RequestError) {
+        for number in numbers {
+            if let Some(request) = self.session.common.node(id).end(number) {
+                self.end(id, number, request, Err(error.clone()));
+            }
+        }
+    }
+
+    fn serves(&mut self, id: NodeId, slots: &RangeInclusive<u16>) {
+        let common = &mut self.session.common;
+        let others: Vec<_> = common.nodes.keys().copied().filter(|other| *other != id).collect();
+        common.slots.assign(slots, id);
+        common.node(id);
+        for other in others {
+            let node = self.session.common.node(other);
+            let (since, lost) =
+                (node.released.since_end(Some(self.now)), node.under_way(|it| slots.contains(&it.slot)));
+            self.lose_answers(other, lost, &unanswered(Fault::Disconnected));
+            self.session.work.push_back(Work::Released { node: other, slots: slots.clone(), since, from: 0 });
+        }
+        self.check_all(id);
+        self.work();
+    }
+
+    /// What waits or holds at this node is asked about, waits first.
+    fn check_all(&mut self, node: NodeId) {
+        self.session.work.retain(|work| work.checks() != Some(node));
+        let all = [Whose::Queues, Whose::Entries, Whose::Leaves, Whose::Looks];
+        self.session.work.extend(all.map(|whose| Work::Check { node, whose, from: 0 }));
+    }
+
+    /// Lets all requests go once those that come first on a new connection are answered.
+    fn end_checks(&mut self, id: NodeId) {
+        let is_at_work = self.session.work.iter().any(|work| work.checks() == Some(id));
+        let (now, node) = (self.now, self.session.common.node(id));
+        if let Link::Checking(connection, until) = node.link
+            && (until <= now || !is_at_work && node.is_checked())
+        {
+            node.link = Link::Up(connection);
+            self.session.common.ready.insert(id);
+        }
+    }
+
+    fn time(&mut self) {
+        for timer in self.session.common.timers.due(self.now, STEP) {
+            match timer {
+                Timer::Entry(id) => self.with(id, |entry, desk| entry.time(desk)),
+                Timer::Call(call) => {
+                    self.session.stop_limit(call);
+                    self.with_call(call, |entry, desk| entry.late(call, desk));
+                }
+                Timer::Queue(id) => self.desk().queue_time(id),
+                Timer::Leave(id) => self.desk().leave_time(id),
+                Timer::Look(id) => self.desk().look_time(id),
+                Timer::Node(id) => self.node_time(id),
+                Timer::Work => self.work(),
+                Timer::Closing => {}
+            }
+        }
+    }
+
+    fn node_time(&mut self, id: NodeId) {
+        let timeout = self.session.common.settings.operation_timeout;
+        let (now, node) = (self.now, self.session.common.node(id));
+        let (late, connection) = (node.under_way(|request| request.sent + timeout <= now), node.connection());
+        if let Some(connection) = connection.filter(|_| !late.is_empty()) {
+            self.effects.push(Effect::Suspect(connection));
+        }
+        self.lose_answers(id, late, &unanswered(Fault::NoAnswer(timeout)));
+        self.end_checks(id);
+        self.session.common.ready.insert(id);
+    }
+
+    fn close(&mut self, why: Closing) {
+        let is_news = match self.session.stage {
+            Stage::Open => true,
+            Stage::Closing(before, _) => before == Closing::ByUser && why == Closing::RuntimeGone,
+            Stage::Closed(_) => false,
+        };
+        if !is_news {
+            return;
+        }
+        let common = &mut self.session.common;
+        let until = self.now + 3 * common.settings.operation_timeout;
+        let mut planned = if let Stage::Closing(_, before) = self.session.stage { Some(before) } else { None };
+        common.timers.plan(Timer::Closing, &mut planned, Some(until));
+        self.session.stage = Stage::Closing(why, until);
+        if why == Closing::RuntimeGone {
+            self.stop_sending();
+        }
+        self.session.work.push_back(Work::Close { why, from: 0 });
+        self.work();
+    }
+
+    /// No request can be sent, and none will be answered.
+    fn stop_sending(&mut self) {
+        let nodes: Vec<_> = self.session.common.nodes.keys().copied().collect();
+        for id in nodes {
+            let node = self.session.common.node(id);
+            node.link = Link::Down(Fault::Disconnected.into());
+            let under_way = node.under_way(|_| true);
+            self.lose_answers(id, under_way, &RequestError::RuntimeGone);
+        }
+    }
+
+    /// Does some of the work that is too much for one step.
+    fn work(&mut self) {
+        let mut left = STEP;
+        while left > 0
+            && let Some(work) = self.session.work.pop_front()
+        {
+            let (done, rest) = self.do_some(work, left);
+            left -= done.min(left);
+            rest.into_iter().for_each(|rest| self.session.work.push_front(rest));
+        }
+        let due = (!self.session.work.is_empty()).then_some(self.now);
+        let Session { common, working, .. } = &mut *self.session;
+        common.timers.plan(Timer::Work, working, due);
+    }
+
+    /// Returns how much was done, and what is left.
+    fn do_some(&mut self, work: Work, count: usize) -> (usize, Option<Work>) {
+        match work {
+            Work::Check { node, whose, from } => {
+                let (done, next) = self.check_some(whose, from, count);
+                if next.is_none() {
+                    self.end_checks(node);
+                }
+                (done, next.map(|from| Work::Check { node, whose, from }))
+            }
+            Work::Released { node, slots, since, from } => {
+                let (names, next) = self.session.common.node(node).released.since(since, from, count);
+                let done = 1 + names.len();
+                names.into_iter().for_each(|keys| self.look_at_released(keys, &slots));
+                (done, next.map(|from| Work::Released { node, slots, since, from }))
+            }
+            Work::Close { why, from } => {
+                let (ids, next) = self.session.entries.ids_from(from, count);
+                let done = 1 + ids.len();
+                ids.into_iter().for_each(|id| self.with(id, |entry, desk| entry.close(why, desk)));
+                (done, next.map(|from| Work::Close { why, from }))
+            }
+        }
+    }
+
+    fn check_some(&mut self, whose: Whose, from: usize, count: usize) -> (usize, Option<usize>) {
+        let Session { entries, common, .. } = &*self.session;
+        let (ids, next) = match whose {
+            Whose::Queues => common.queues.ids_from(from, count),
+            Whose::Entries => entries.ids_from(from, count),
+            Whose::Leaves => common.leaves.ids_from(from, count),
+            Whose::Looks => common.looks.ids_from(from, count),
+        };
+        let done = ids.len();
+        for id in ids {
+            match whose {
+                Whose::Queues => self.desk().resume(id),
+                Whose::Entries => self.with(id, |entry, desk| entry.check(desk)),
+                Whose::Leaves => self.desk().keep_leave(id),
+                Whose::Looks => self.desk().keep_look(id),
+            }
+        }
+        (done, next)
+    }
+
+    fn look_at_released(&mut self, keys: Arc<Keys>, slots: &RangeInclusive<u16>) {
+        let slot = self.session.common.slots.of(&keys.lock);
+        if slots.contains(&slot) {
+            // A stale hold has less than a lease left.
+            let until = self.now + self.session.common.settings.longest_effect(self.session.common.settings.lease);
+            self.desk().look_at_released(keys, slot, until);
+        }
+    }
+}
+
+fn unanswered(fault: Fault) -> RequestError {
+    RequestError::Unanswered(fault.into())
+}
+
+/// The number in an owner's id.
+fn owner_of(id: &str) -> Option<u64> {
+    id.rsplit(':').next()?.parse().ok()
+}

@@ -1,0 +1,151 @@
+//! Values by small numbers. A number is used again for another value, and its generation tells the two apart.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// The number of a value in its [`Slab`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Id {
+    index: u32,
+    generation: u32,
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+impl Hash for Id {
+    /// Without the generation: no state refers to a value that is gone.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.index.hash(state);
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Slab<T> {
+    places: Vec<Place<T>>,
+    /// The smallest first, so that the end of the slab becomes free, and is given back.
+    free: BinaryHeap<Reverse<u32>>,
+    generation: u32,
+    len: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Place<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), free: BinaryHeap::new(), generation: 0, len: 0 }
+    }
+}
+
+impl<T: Hash> Hash for Slab<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.len.hash(state);
+        for (index, place) in self.places.iter().enumerate() {
+            if let Some(value) = &place.value {
+                (index, value).hash(state);
+            }
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// A value that knows its number.
+    pub fn insert_with(&mut self, value: impl FnOnce(Id) -> T) -> Id {
+        let index = self.free_index();
+        let id = Id { index, generation: self.generation };
+        self.generation = self.generation.wrapping_add(1);
+        let place = Place { generation: id.generation, value: Some(value(id)) };
+        match self.places.get_mut(index as usize) {
+            Some(free) => *free = place,
+            None => self.places.push(place),
+        }
+        self.len += 1;
+        id
+    }
+
+    pub fn insert(&mut self, value: T) -> Id {
+        self.insert_with(|_| value)
+    }
+
+    fn free_index(&mut self) -> u32 {
+        let end = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        match self.free.pop() {
+            Some(Reverse(index)) if index < end => index,
+            _ => {
+                // The others lie behind the end, which has been given back.
+                self.free.clear();
+                end
+            }
+        }
+    }
+
+    pub fn remove(&mut self, id: Id) -> Option<T> {
+        let place = self.places.get_mut(id.index as usize).filter(|place| place.generation == id.generation)?;
+        let value = place.value.take()?;
+        self.len -= 1;
+        self.free.push(Reverse(id.index));
+        while self.places.last().is_some_and(|place| place.value.is_none()) {
+            self.places.pop();
+        }
+        Some(value)
+    }
+
+    pub fn get(&self, id: Id) -> Option<&T> {
+        self.places.get(id.index as usize).filter(|place| place.generation == id.generation)?.value.as_ref()
+    }
+
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        self.places.get_mut(id.index as usize).filter(|place| place.generation == id.generation)?.value.as_mut()
+    }
+
+    /// The numbers in use among `count` places from this one on, and where to go on. `None`: there are no more.
+    pub fn ids_from(&self, from: usize, count: usize) -> (Vec<Id>, Option<usize>) {
+        let end = from.saturating_add(count);
+        let some = self.places.iter().enumerate().skip(from).take(count);
+        let in_use = some.filter(|(_, place)| place.value.is_some());
+        let ids = in_use.map(|(index, place)| Id { index: index as u32, generation: place.generation }).collect();
+        (ids, (end < self.places.len()).then_some(end))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_ref())
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_number_finds_nothing_and_the_room_is_given_back() {
+        let mut slab = Slab::default();
+        let ids: Vec<_> = (0..100).map(|value| slab.insert(value)).collect();
+        assert_eq!(slab.get(ids[7]), Some(&7));
+        for id in &ids[1..] {
+            assert!(slab.remove(*id).is_some());
+        }
+        assert_eq!((slab.len(), slab.places.len()), (1, 1));
+        let again = slab.insert(-1);
+        assert_eq!((again.index, slab.get(ids[1]), slab.get(again)), (1, None, Some(&-1)));
+        assert_eq!(slab.remove(ids[1]), None);
+        assert_eq!(slab.ids_from(0, 1), (vec![ids[0]], Some(1)));
+        assert_eq!(slab.ids_from(1, 5), (vec![again], None));
+    }
+}

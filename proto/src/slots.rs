@@ -1,0 +1,125 @@
+//! The slots of a cluster: which one a key has, which server serves it, and since when.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::canonical::Epoch;
+use crate::event::NodeId;
+
+/// How many slots a cluster has.
+pub const SLOTS: u16 = 16_384;
+
+/// CRC16 of the XMODEM kind, as the specification of Redis Cluster names it: polynomial 0x1021, from 0.
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// The slot of a lock's keys: that of their hash tag, which each of them has.
+pub fn slot_of(lock_key: &str) -> u16 {
+    let tag = lock_key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(lock_key);
+    let step = |crc: u16, byte: u8| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)];
+    hashed.bytes().fold(0, step) % SLOTS
+}
+
+/// Which server has a slot, and its epoch there: it changes with each connection, and when the slot moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Serving {
+    pub node: NodeId,
+    pub epoch: Epoch,
+}
+
+/// What a client is connected to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Topology {
+    /// The node 0 has all keys.
+    OneServer,
+    /// Which node has which slot is known by [`LinkEvent::Serves`](crate::event::LinkEvent::Serves).
+    Cluster,
+}
+
+/// The servers of all slots, by the first slot of each range.
+#[derive(Debug, Clone, Hash)]
+pub struct Slots {
+    topology: Topology,
+    ranges: BTreeMap<u16, Serving>,
+    last: Epoch,
+}
+
+impl Slots {
+    pub fn new(topology: Topology) -> Self {
+        let node = match topology {
+            Topology::OneServer => NodeId(0),
+            Topology::Cluster => NodeId::NOBODY,
+        };
+        let last = Epoch::default();
+        Self { topology, ranges: BTreeMap::from([(0, Serving { node, epoch: last })]), last }
+    }
+
+    /// The slot of a lock. One server has all of its keys in the slot 0.
+    pub fn of(&self, lock_key: &str) -> u16 {
+        match self.topology {
+            Topology::OneServer => 0,
+            Topology::Cluster => slot_of(lock_key),
+        }
+    }
+
+    pub fn serving(&self, slot: u16) -> Serving {
+        let range = self.ranges.range(..=slot).next_back();
+        range.map_or(Serving { node: NodeId::NOBODY, epoch: Epoch::default() }, |(_, serving)| *serving)
+    }
+
+    /// A node has a new connection: what it has answered before has to be asked again.
+    pub fn renew(&mut self, node: NodeId) {
+        self.last = self.last.next();
+        self.ranges.values_mut().filter(|serving| serving.node == node).for_each(|serving| serving.epoch = self.last);
+    }
+
+    pub fn assign(&mut self, slots: &RangeInclusive<u16>, node: NodeId) {
+        self.last = self.last.next();
+        if let Some(behind) = slots.end().checked_add(1).filter(|behind| *behind < SLOTS) {
+            let serving = self.serving(behind);
+            self.ranges.entry(behind).or_insert(serving);
+        }
+        self.ranges.retain(|first, _| !slots.contains(first));
+        self.ranges.insert(*slots.start(), Serving { node, epoch: self.last });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_the_slot_of_its_tag() {
+        // From the specification of Redis Cluster.
+        assert_eq!(slot_of("123456789"), 0x31c3);
+        assert_eq!(slot_of("{user1000}.following"), slot_of("user1000"));
+        assert_eq!(slot_of("foo{}{bar}"), slot_of("foo{}{bar}"));
+    }
+
+    #[test]
+    fn a_range_that_moves_leaves_the_others_as_they_were() {
+        let (mut slots, [one, two]) = (Slots::new(Topology::Cluster), [NodeId(1), NodeId(2)]);
+        slots.assign(&(0..=SLOTS - 1), one);
+        let before = slots.serving(0);
+        slots.assign(&(100..=200), two);
+        let nodes = [0, 99, 100, 200, 201, SLOTS - 1].map(|slot| slots.serving(slot).node);
+        assert_eq!(nodes, [one, one, two, two, one, one]);
+        assert_eq!((slots.serving(0), slots.serving(300)), (before, before));
+        slots.renew(one);
+        assert!(slots.serving(0).epoch > slots.serving(100).epoch && slots.serving(100).epoch > before.epoch);
+    }
+}

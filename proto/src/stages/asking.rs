@@ -1,0 +1,203 @@
+//! The stage of an attempt that asks for the lock, until there is an answer.
+
+use crate::canonical::RequestNumber;
+use crate::desk::Desk;
+use crate::effect::{Outcome, Request};
+use crate::error::{CallError, RequestError, other_reply};
+use crate::event::{Answer, Manner, Reply};
+use crate::queue::{Belief, NewWaiter};
+use crate::requests::acquire::{Acquire, Acquired, Mode};
+use crate::sending::{Answered, Sending};
+use crate::stages::attempt::{Attempt, Call, LastAnswer, Remains};
+use crate::stages::confirming::Confirming;
+use crate::stages::entry::{Stage, Who};
+use crate::stages::queued::Queued;
+use crate::time::ServerTime;
+use crate::trust::{Floor, Grant};
+
+#[derive(Debug, Clone, Hash)]
+pub struct Asking {
+    pub attempt: Attempt,
+    pub sending: Sending,
+    /// Of the request that is under way.
+    not_after: ServerTime,
+    /// A grant that came before the answer "queued", which is needed to judge it (R7).
+    early: Option<Grant>,
+}
+
+impl Asking {
+    pub fn new(attempt: Attempt, sending: Sending) -> Self {
+        Self { attempt, sending, not_after: ServerTime::default(), early: None }
+    }
+
+    pub fn begin(call: Call, desk: &mut Desk<'_>) -> Stage {
+        Stage::Asking(Self::new(Attempt::new(call, desk), Sending::Waits))
+    }
+
+    /// The same request each time (R1).
+    pub fn ask(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Request {
+        let Call { terms, lease, manner, .. } = &self.attempt.call;
+        let mode = match manner {
+            Manner::Waits { .. } => Mode::Queue,
+            Manner::Tries { proposed: None, .. } => Mode::Try,
+            Manner::Tries { proposed: Some(token), .. } => Mode::Propose(*token),
+        };
+        // An answer proves nothing about a message from before its request (R7). If this attempt has the lock, it says so.
+        self.early = None;
+        self.sending = Sending::UnderWay(number);
+        self.not_after = desk.not_after(who.slot);
+        Request::Acquire(Acquire {
+            keys: who.keys.clone(),
+            owner: who.owner_id.clone(),
+            seq: self.attempt.seq.0,
+            mode,
+            lease: lease.length(),
+            terms: terms.clone(),
+            not_after: self.not_after.0,
+        })
+    }
+
+    /// A request that is under way may be served until its `not_after`, whatever the server's clock shows later (R3).
+    fn count_copies(&mut self) {
+        if matches!(self.sending, Sending::UnderWay(_)) {
+            self.attempt.copies_until = self.attempt.copies_until.max(self.not_after);
+        }
+    }
+
+    pub fn replied(self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if !self.sending.awaits(answered.number) {
+            return Stage::Asking(self);
+        }
+        match &answered.reply {
+            Ok(Reply { answer: Answer::Acquired(acquired), .. }) => {
+                let acquired = acquired.clone();
+                self.answered(acquired, &answered, who, desk)
+            }
+            _ => self.unanswered(answered.reply.err(), who, desk),
+        }
+    }
+
+    fn answered(mut self, acquired: Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.attempt.last = match acquired {
+            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => LastAnswer::Others,
+            // A late request, or one that is over, does not look at who has the lock.
+            Acquired::Late | Acquired::Over => self.attempt.last,
+            Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => LastAnswer::Nothing,
+        };
+        match acquired {
+            Acquired::Held { token, lease_left, .. } => {
+                self.attempt.remains = Remains::Something;
+                // It was on its way for longer than the hold lasts yet, which might be lost before its first renewal.
+                if lease_left < 2 * desk.now.since(answered.sent) {
+                    Stage::Confirming(Confirming::new(self.attempt, token, None, desk))
+                } else {
+                    self.attempt.hold_answered(token, answered, lease_left, who, desk)
+                }
+            }
+            Acquired::Queued { .. } => self.queued(&acquired, answered, who, desk),
+            Acquired::Busy { more: false } => {
+                // Nothing of the attempt is left, unless a copy comes.
+                self.attempt.leave(who, desk);
+                desk.tell(self.attempt.call.id, Outcome::Busy);
+                Stage::Idle
+            }
+            // Free behind more dead tickets than one call clears.
+            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => self.again(Sending::Waits),
+            Acquired::Full { waiters, .. } => self.attempt.fail(CallError::QueueFull { waiters }, who, desk),
+            // Our estimate of the server's clock was off; this answer has corrected it.
+            Acquired::Late => self.pause(desk),
+            Acquired::Lost | Acquired::Over | Acquired::TooHeavy { .. } => self.attempt.anew_later(who, desk),
+        }
+    }
+
+    fn queued(mut self, acquired: &Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let Acquired::Queued { floor, lease_left, more, known, .. } = *acquired else { return Stage::Asking(self) };
+        self.attempt.remains = Remains::Something;
+        // The answer to an earlier copy may have said that the client was given up (R8).
+        let is_known = known && self.attempt.copies_until == ServerTime::default();
+        let Answered { sent, epoch, .. } = *answered;
+        let queue = desk.enqueue(NewWaiter {
+            keys: &who.keys,
+            slot: who.slot,
+            entry: who.id,
+            owner_id: &who.owner_id,
+            seq: self.attempt.seq,
+            floor: Floor { token: floor, asked: sent, round_trip: desk.now.since(sent), epoch },
+            lease_left,
+            more,
+            belief: if is_known { Belief::Known } else { Belief::GivenUp },
+        });
+        let queued = Queued::new(self.attempt, queue);
+        match self.early {
+            Some(grant) => queued.pushed(grant, who, desk),
+            None => Stage::Queued(queued),
+        }
+    }
+
+    fn unanswered(mut self, error: Option<RequestError>, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let error = error.unwrap_or_else(other_reply);
+        if matches!(error, RequestError::Unanswered(_) | RequestError::RuntimeGone) {
+            self.count_copies();
+        }
+        // A script that was refused half-way may have left anything behind.
+        if matches!(&error, RequestError::Refused(refusal) if refusal.ran_in_part()) {
+            self.attempt.remains = Remains::Something;
+        }
+        match LastAnswer::failed(error) {
+            Err(error) => self.attempt.fail(error, who, desk),
+            Ok(failed) => {
+                self.attempt.last = failed;
+                // Granted, and the answer is lost: the same request gets it at once (P6).
+                if self.early.is_some() { self.again(Sending::Waits) } else { self.pause(desk) }
+            }
+        }
+    }
+
+    fn again(mut self, sending: Sending) -> Stage {
+        self.sending = sending;
+        Stage::Asking(self)
+    }
+
+    fn pause(mut self, desk: &Desk<'_>) -> Stage {
+        let pause = Sending::Pause(desk.now + self.attempt.backoff.pause());
+        self.again(pause)
+    }
+
+    /// A grant of this attempt was pushed.
+    pub fn pushed(mut self, grant: Grant) -> Stage {
+        match self.sending {
+            // Granted, and the answer is lost.
+            Sending::Pause(_) => self.sending = Sending::Waits,
+            Sending::Waits => {}
+            // Messages may come late: the one with the smaller token is about a grant that is over.
+            Sending::UnderWay(_) => {
+                self.early = self.early.into_iter().chain([grant]).max_by_key(|grant| grant.token);
+            }
+        }
+        Stage::Asking(self)
+    }
+
+    /// A poll found that this attempt has the lock.
+    pub fn found(mut self) -> Stage {
+        if let Sending::Pause(_) = self.sending {
+            self.sending = Sending::Waits;
+        }
+        Stage::Asking(self)
+    }
+
+    pub fn give_up(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.count_copies();
+        self.attempt.leave(who, desk);
+        Stage::Idle
+    }
+
+    pub fn fail(mut self, error: CallError, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.count_copies();
+        self.attempt.fail(error, who, desk)
+    }
+
+    pub fn time_out(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.count_copies();
+        self.attempt.time_out(who, desk)
+    }
+}

@@ -1,0 +1,87 @@
+//! The stage of an attempt that was granted the lock, too late to be sure: the server is asked.
+
+use crate::canonical::RequestNumber;
+use crate::desk::Desk;
+use crate::effect::Request;
+use crate::error::CallError;
+use crate::event::{Answer, Reply};
+use crate::requests::renew::{Only, Renew, Renewed};
+use crate::sending::{Answered, Sending};
+use crate::slab::Id;
+use crate::stages::attempt::{Attempt, LastAnswer, Remains};
+use crate::stages::entry::{Stage, Who};
+use crate::stages::queued::Queued;
+
+#[derive(Debug, Clone, Hash)]
+pub struct Confirming {
+    pub attempt: Attempt,
+    pub sending: Sending,
+    token: u64,
+    /// `None`: it has no place, since it was granted the lock at once.
+    queue: Option<Id>,
+}
+
+impl Confirming {
+    pub fn new(mut attempt: Attempt, token: u64, queue: Option<Id>, desk: &Desk<'_>) -> Self {
+        attempt.asked_about.get_or_insert(desk.now);
+        attempt.remains = Remains::Something;
+        Self { attempt, sending: Sending::Waits, token, queue }
+    }
+
+    pub fn ask(&mut self, number: RequestNumber, who: &Who) -> Request {
+        self.sending = Sending::UnderWay(number);
+        Request::Renew(Renew {
+            keys: who.keys.clone(),
+            owner: who.owner_id.clone(),
+            token: self.token,
+            lease: self.attempt.call.lease.length(),
+            // The server may set the shorter lease, unless it has served a later request since (decision 16).
+            only: Only::Attempt(self.attempt.seq.0),
+            remember: false,
+        })
+    }
+
+    pub fn replied(mut self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if !self.sending.awaits(answered.number) {
+            return Stage::Confirming(self);
+        }
+        if let Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) = answered.reply {
+            let token = self.token;
+            return self.end(desk).hold_answered(token, &answered, lease_left, who, desk);
+        }
+        if let Err(error) = answered.reply {
+            match LastAnswer::failed(error) {
+                Err(error) => return self.fail(error, who, desk),
+                Ok(failed) => self.attempt.last = failed,
+            }
+        }
+        match self.queue {
+            // The place may still be there. A poll asks the same question, and is repeated until there is an answer (P9).
+            Some(queue) => {
+                desk.verify_soon(queue);
+                Stage::Queued(Queued::new(self.attempt, queue))
+            }
+            None => self.attempt.anew_later(who, desk),
+        }
+    }
+
+    pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.end(desk).time_out(who, desk)
+    }
+
+    pub fn give_up(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.end(desk).leave(who, desk);
+        Stage::Idle
+    }
+
+    pub fn fail(self, error: CallError, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.end(desk).fail(error, who, desk)
+    }
+
+    fn end(self, desk: &mut Desk<'_>) -> Attempt {
+        if let Some(queue) = self.queue {
+            desk.dequeue(queue, self.attempt.seq);
+        }
+        self.attempt
+    }
+}

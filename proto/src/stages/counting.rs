@@ -1,0 +1,132 @@
+//! How many holds the server counts. They are set, never added to, so a retry does no harm (P4).
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::canonical::{RequestNumber, Seq};
+use crate::desk::Desk;
+use crate::effect::Request;
+use crate::error::Cause;
+use crate::lease;
+use crate::node::Lane;
+use crate::requests::acquire::{Acquire, Mode};
+use crate::sending::Sending;
+use crate::stages::attempt::Call;
+use crate::stages::entry::Who;
+use crate::stages::hold::Hold;
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Hash)]
+pub enum Counting {
+    Settled(u32),
+    /// One more is asked for, for a nested call.
+    Entering(Entering),
+    /// A smaller number is to be set.
+    Setting(Setting),
+}
+
+#[derive(Debug, Clone, Hash)]
+pub struct Entering {
+    /// `None`: it was given up. Its answer, or the next request, says what the server counts.
+    pub call: Option<Call>,
+    /// How many there are without it.
+    from: u32,
+    pub retry: Retry,
+    pub failure: Option<Cause>,
+}
+
+#[derive(Debug, Clone, Hash)]
+pub struct Setting {
+    pub to: u32,
+    pub retry: Retry,
+}
+
+/// A request that is repeated with its seq until it is answered (R1).
+#[derive(Debug, Clone, Hash)]
+pub struct Retry {
+    pub seq: Seq,
+    pub sending: Sending,
+    backoff: Backoff,
+}
+
+impl Retry {
+    pub fn new(desk: &mut Desk<'_>) -> Self {
+        let seq = desk.next_seq();
+        Self { seq, sending: Sending::Waits, backoff: desk.backoff(seq) }
+    }
+
+    pub fn pause(&mut self, now: Instant) {
+        self.sending = Sending::Pause(now + self.backoff.pause());
+    }
+}
+
+impl Counting {
+    pub fn awaits(&self, number: RequestNumber) -> bool {
+        self.sending().is_some_and(|sending| sending.awaits(number))
+    }
+
+    fn sending(&self) -> Option<Sending> {
+        match self {
+            Self::Settled(_) => None,
+            Self::Entering(entering) => Some(entering.retry.sending),
+            Self::Setting(setting) => Some(setting.retry.sending),
+        }
+    }
+
+    pub fn wants(&self) -> Option<Lane> {
+        match self {
+            Self::Settled(_) => None,
+            Self::Entering(entering) => entering.retry.sending.wants(Lane::Acquire),
+            Self::Setting(setting) => setting.retry.sending.wants(Lane::Release),
+        }
+    }
+
+    pub fn due(&self) -> Option<Instant> {
+        self.sending().and_then(Sending::due)
+    }
+
+    pub fn go_on(&mut self, now: Instant) {
+        match self {
+            Self::Settled(_) => {}
+            Self::Entering(entering) => entering.retry.sending.go_on(now),
+            Self::Setting(setting) => setting.retry.sending.go_on(now),
+        }
+    }
+
+    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<Request> {
+        match self {
+            Self::Settled(_) => None,
+            Self::Entering(entering) => Some(entering.ask(number, hold, who, desk)),
+            Self::Setting(Setting { to, retry }) => {
+                retry.sending = Sending::UnderWay(number);
+                Some(hold.release_to(*to, retry.seq, who))
+            }
+        }
+    }
+}
+
+impl Entering {
+    pub fn new(call: Call, from: u32, desk: &mut Desk<'_>) -> Self {
+        Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
+    }
+
+    fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Request {
+        self.retry.sending = Sending::UnderWay(number);
+        // A lease that is not extended gets no more than what is left of it. Not less either: a key that has lost its time to
+        // live gets this one.
+        let left = lease::lasting(hold.deadline.since(desk.now));
+        let longest =
+            crate::stages::renewal::held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now));
+        let lease = if hold.lease.is_renewed() { hold.lease.length().min(longest).max(left) } else { left };
+        let not_after = desk.common.nodes.get(&desk.serving(who.slot).node).map(|node| node.clock.at(desk.now));
+        Request::Acquire(Acquire {
+            keys: who.keys.clone(),
+            owner: who.owner_id.clone(),
+            seq: self.retry.seq.0,
+            mode: Mode::Nest(hold.token, self.from),
+            lease,
+            terms: hold.holder.terms.clone(),
+            not_after: (not_after.unwrap_or_default() + desk.settings().operation_timeout).0,
+        })
+    }
+}

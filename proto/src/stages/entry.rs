@@ -1,0 +1,374 @@
+//! One owner at one name: the calls that wait for their turn, and the stage of what the owner has or asks for.
+//!
+//! A transition takes the stage by value and returns the next one, so no stage keeps anything of another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::canonical::{RequestNumber, Seq};
+use crate::desk::{Desk, Standing, Wish};
+use crate::effect::{Outcome, Request};
+use crate::error::{CallError, Loss, RequestError};
+use crate::event::{CallId, Want};
+use crate::keys::Keys;
+use crate::node::{Asker, Lane};
+use crate::sending::Answered;
+use crate::slab::Id;
+use crate::stages::asking::Asking;
+use crate::stages::attempt::{Attention, Call, LastAnswer, out_of_time};
+use crate::stages::confirming::Confirming;
+use crate::stages::held::{Held, Lost};
+use crate::stages::queued::Queued;
+use crate::stages::releasing::Releasing;
+use crate::time::Instant;
+use crate::timers::Timer;
+use crate::trust::Grant;
+
+/// Calls of one owner, which come after the one that has its turn.
+pub type Line = VecDeque<Call>;
+
+#[derive(Debug, Clone, Hash)]
+pub struct Entry {
+    pub who: Who,
+    pub line: Line,
+    pub stage: Stage,
+    standing: Standing,
+    /// Where its renewal waits to be sent.
+    renewal: Standing,
+}
+
+/// The owner and the name.
+#[derive(Debug, Clone, Hash)]
+pub struct Who {
+    pub id: Id,
+    pub keys: Arc<Keys>,
+    pub slot: u16,
+    pub owner: u64,
+    pub owner_id: Arc<str>,
+    /// The greatest token of this owner that was ended by force. The message may come before the answer that it is about.
+    pub revoked: u64,
+}
+
+#[derive(Debug, Clone, Hash)]
+pub enum Stage {
+    /// Nothing of the owner is at the server.
+    Idle,
+    Asking(Asking),
+    Queued(Queued),
+    Confirming(Confirming),
+    Held(Held),
+    Releasing(Releasing),
+    /// Its guards have not ended yet.
+    Lost(Lost),
+}
+
+/// Whether what the server said is about what the owner has or asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recognition {
+    Known,
+    Unknown,
+}
+
+/// How the server has said that an owner of this client has the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Said {
+    Pushed(Grant),
+    Polled { token: u64 },
+}
+
+impl Entry {
+    pub fn new(id: Id, want: &Want, slot: u16) -> Self {
+        let Want { keys, owner, owner_id, .. } = want;
+        let who = Who { id, keys: keys.clone(), slot, owner: *owner, owner_id: owner_id.clone(), revoked: 0 };
+        let (standing, renewal) = (Standing::default(), Standing::default());
+        Self { who, line: Line::new(), stage: Stage::Idle, standing, renewal }
+    }
+
+    pub fn call(&mut self, id: CallId, want: Want, now: Instant) {
+        let Want { scope, manner, lease, terms, task, .. } = want;
+        let attention = Attention::Undisturbed;
+        self.line.push_back(Call { id, scope, manner, lease, terms, task, began: now, attention });
+    }
+
+    pub fn claimed(&mut self, call: CallId) {
+        if let Stage::Held(held) = &mut self.stage {
+            held.guards.claim(call);
+        }
+    }
+
+    pub fn disturbed(&mut self, call: CallId) {
+        let attempted = match &mut self.stage {
+            Stage::Asking(asking) => Some(&mut asking.attempt.call),
+            Stage::Queued(queued) => Some(&mut queued.attempt.call),
+            Stage::Confirming(confirming) => Some(&mut confirming.attempt.call),
+            _ => None,
+        };
+        let waiting = attempted.into_iter().chain(&mut self.line).find(|waiting| waiting.id == call);
+        waiting.into_iter().for_each(|waiting| waiting.attention = Attention::Disturbed);
+    }
+
+    pub fn unlock(&mut self, call: CallId, desk: &mut Desk<'_>) {
+        self.change(|stage, line, who| match stage {
+            Stage::Held(held) => held.unlock(call, line, who, desk),
+            Stage::Lost(lost) => lost.unlock(call, desk),
+            other => other,
+        });
+    }
+
+    pub fn gone(&mut self, call: CallId, desk: &mut Desk<'_>) {
+        self.line.retain(|waiting| waiting.id != call);
+        self.change(|stage, line, who| match stage {
+            Stage::Asking(asking) if asking.attempt.call.id == call => asking.give_up(who, desk),
+            Stage::Queued(queued) if queued.attempt.call.id == call => queued.give_up(who, desk),
+            Stage::Confirming(confirming) if confirming.attempt.call.id == call => confirming.give_up(who, desk),
+            Stage::Held(held) => held.gone(call, line, who, desk),
+            Stage::Releasing(releasing) => releasing.gone(call),
+            Stage::Lost(lost) => lost.gone(call),
+            other => other,
+        });
+    }
+
+    /// The limit of a call has passed.
+    pub fn late(&mut self, call: CallId, desk: &mut Desk<'_>) {
+        let waiting = self.line.iter().position(|waiting| waiting.id == call).and_then(|at| self.line.remove(at));
+        if let Some(waiting) = waiting {
+            let last = self.last_answer(desk);
+            return self.tell_late(&waiting, last, desk);
+        }
+        if let Stage::Held(held) = &mut self.stage
+            && let Some((nested, last)) = held.late_entry(call)
+        {
+            return self.tell_late(&nested, last, desk);
+        }
+        self.change(|stage, _, who| match stage {
+            Stage::Asking(asking) if asking.attempt.call.id == call => asking.time_out(who, desk),
+            Stage::Queued(queued) if queued.attempt.call.id == call => queued.time_out(who, desk),
+            Stage::Confirming(confirming) if confirming.attempt.call.id == call => confirming.time_out(who, desk),
+            other => other,
+        });
+    }
+
+    fn tell_late(&self, call: &Call, last: LastAnswer, desk: &mut Desk<'_>) {
+        let outcome = out_of_time(last, call.manner, &self.who, desk);
+        desk.tell(call.id, outcome);
+    }
+
+    /// What the last request of the call that has its turn came to.
+    fn last_answer(&self, desk: &Desk<'_>) -> LastAnswer {
+        let failure = |failure: Option<_>| failure.map_or(LastAnswer::Nothing, LastAnswer::Failed);
+        match &self.stage {
+            Stage::Asking(asking) => asking.attempt.last.clone(),
+            Stage::Queued(queued) => queued.last_answer(desk),
+            Stage::Confirming(confirming) => confirming.attempt.last.clone(),
+            Stage::Releasing(releasing) => failure(releasing.failure()),
+            Stage::Held(held) => failure(held.failure()),
+            Stage::Idle | Stage::Lost(_) => LastAnswer::Nothing,
+        }
+    }
+
+    /// Makes the request whose turn has come. `None`: it is not wanted any more.
+    pub fn ask(&mut self, number: RequestNumber, desk: &mut Desk<'_>) -> Option<Request> {
+        self.standing.place = None;
+        let who = &self.who;
+        match &mut self.stage {
+            Stage::Asking(asking) => Some(asking.ask(number, who, desk)),
+            Stage::Confirming(confirming) => Some(confirming.ask(number, who)),
+            Stage::Held(held) => held.counting.ask(number, &held.hold, who, desk),
+            Stage::Releasing(releasing) => Some(releasing.ask(number, who)),
+            Stage::Idle | Stage::Queued(_) | Stage::Lost(_) => None,
+        }
+    }
+
+    pub fn renew(&mut self, number: RequestNumber, desk: &Desk<'_>) -> Option<Request> {
+        self.renewal.place = None;
+        if let Stage::Held(held) = &mut self.stage { held.renew(number, &self.who, desk) } else { None }
+    }
+
+    pub fn replied(&mut self, answered: Answered, desk: &mut Desk<'_>) {
+        self.change(|stage, line, who| match stage {
+            Stage::Asking(asking) => asking.replied(answered, who, desk),
+            Stage::Confirming(confirming) => confirming.replied(answered, who, desk),
+            Stage::Held(held) => held.counted(answered, line, who, desk),
+            Stage::Releasing(releasing) => releasing.replied(answered, who, desk),
+            other => other,
+        });
+    }
+
+    pub fn renewed(&mut self, answered: Answered, desk: &mut Desk<'_>) {
+        self.change(|stage, _, who| match stage {
+            Stage::Held(held) => held.renewed(answered, who, desk),
+            other => other,
+        });
+    }
+
+    /// The server says that this owner has the lock since its request with this seq.
+    pub fn has_lock(&mut self, seq: Seq, said: Said, desk: &mut Desk<'_>) -> Recognition {
+        let mut recognition = Recognition::Known;
+        self.change(|stage, _, who| match (stage, said) {
+            (Stage::Asking(asking), Said::Pushed(grant)) if asking.attempt.seq == seq => asking.pushed(grant),
+            (Stage::Asking(asking), Said::Polled { .. }) if asking.attempt.seq == seq => asking.found(),
+            (Stage::Queued(queued), Said::Pushed(grant)) if queued.attempt.seq == seq => {
+                queued.pushed(grant, who, desk)
+            }
+            (Stage::Queued(queued), Said::Polled { token }) if queued.attempt.seq == seq => queued.found(token, desk),
+            (Stage::Confirming(confirming), _) if confirming.attempt.seq == seq => Stage::Confirming(confirming),
+            // With any token: a hold that is not the one on the server is found lost by its next check, and leaves. A leave
+            // for this one would end a later hold too (R4).
+            (stage @ (Stage::Held(_) | Stage::Releasing(_)), _) => stage,
+            (stage, _) => {
+                recognition = Recognition::Unknown;
+                stage
+            }
+        });
+        recognition
+    }
+
+    /// A poll shows that this attempt has no place.
+    pub fn has_no_place(&mut self, seq: Seq, desk: &mut Desk<'_>) {
+        self.change(|stage, _, who| match stage {
+            Stage::Queued(queued) if queued.attempt.seq == seq => queued.ask_anew(who, desk),
+            other => other,
+        });
+    }
+
+    /// Polls fail, and not for a passing reason.
+    pub fn cannot_wait(&mut self, seq: Seq, error: &RequestError, desk: &mut Desk<'_>) {
+        let error = match error {
+            RequestError::Refused(refusal) => CallError::Refused(refusal.clone()),
+            _ => CallError::RuntimeGone,
+        };
+        self.change(|stage, _, who| match stage {
+            Stage::Queued(queued) if queued.attempt.seq == seq => queued.fail(error, who, desk),
+            other => other,
+        });
+    }
+
+    pub fn revoked(&mut self, token: u64, desk: &mut Desk<'_>) {
+        self.who.revoked = self.who.revoked.max(token);
+        self.change(|stage, _, who| match stage {
+            Stage::Held(held) if held.hold.token == token => held.lose(Loss::Forced, who, desk),
+            other => other,
+        });
+    }
+
+    /// A new connection, or a slot that moved: its server may not know the hold.
+    pub fn check(&mut self, desk: &Desk<'_>) {
+        if let Stage::Held(held) = &mut self.stage {
+            held.check(&self.who, desk);
+        }
+    }
+
+    pub fn time(&mut self, desk: &mut Desk<'_>) {
+        self.change(|stage, line, who| match stage {
+            Stage::Asking(mut asking) => {
+                asking.sending.go_on(desk.now);
+                Stage::Asking(asking)
+            }
+            Stage::Held(held) => held.time(line, who, desk),
+            Stage::Releasing(releasing) => releasing.time(who, desk),
+            other => other,
+        });
+    }
+
+    /// Ends all that the owner has and wants.
+    pub fn close(&mut self, why: Closing, desk: &mut Desk<'_>) {
+        for call in std::mem::take(&mut self.line) {
+            desk.tell(call.id, Outcome::Failed(why.error()));
+        }
+        self.change(|stage, _, who| match (stage, why) {
+            (Stage::Asking(asking), _) => asking.fail(why.error(), who, desk),
+            (Stage::Queued(queued), _) => queued.fail(why.error(), who, desk),
+            (Stage::Confirming(confirming), _) => confirming.fail(why.error(), who, desk),
+            (Stage::Held(held), Closing::ByUser) => held.lose(Loss::Closed, who, desk),
+            (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
+            (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(desk),
+            (other, _) => other,
+        });
+    }
+
+    /// Lets the next calls have their turn.
+    pub fn go_on(&mut self, desk: &mut Desk<'_>) {
+        while let Some(call) = self.next_call(desk) {
+            self.change(|stage, _, who| match stage {
+                Stage::Idle => Asking::begin(call, desk),
+                Stage::Held(held) => held.enter(call, who, desk),
+                other => {
+                    desk.tell(call.id, Outcome::Failed(CallError::Lost));
+                    other
+                }
+            });
+        }
+    }
+
+    fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Call> {
+        let may_go_on = match &self.stage {
+            Stage::Idle | Stage::Lost(_) => true,
+            Stage::Held(held) => held.may_enter(),
+            Stage::Queued(_) | Stage::Confirming(_) => {
+                self.refuse_to_wait(desk);
+                false
+            }
+            Stage::Asking(_) | Stage::Releasing(_) => false,
+        };
+        if may_go_on { self.line.pop_front() } else { None }
+    }
+
+    /// A call of this owner waits behind others, so the lock is not free for those that do not wait.
+    fn refuse_to_wait(&mut self, desk: &mut Desk<'_>) {
+        self.line.retain(|call| {
+            if !call.manner.waits() {
+                desk.tell(call.id, Outcome::Busy);
+            }
+            call.manner.waits()
+        });
+    }
+
+    /// Keeps timers and places in line as the stage wants them.
+    pub fn keep(&mut self, desk: &mut Desk<'_>) {
+        let (id, slot) = (self.who.id, self.who.slot);
+        let (due, wants, renewal) = self.wishes();
+        let wish = Wish { timer: Timer::Entry(id), asker: Asker::Entry(id), slot, due, wants };
+        self.standing = desk.keep(self.standing, wish);
+        let wish = Wish { timer: Timer::Entry(id), asker: Asker::Renewal(id), slot, due: None, wants: renewal };
+        self.renewal = desk.keep(self.renewal, wish);
+    }
+
+    fn wishes(&self) -> (Option<Instant>, Option<Lane>, Option<Lane>) {
+        match &self.stage {
+            Stage::Idle | Stage::Lost(_) | Stage::Queued(_) => (None, None, None),
+            Stage::Asking(asking) => (asking.sending.due(), asking.sending.wants(Lane::Acquire), None),
+            Stage::Confirming(confirming) => (None, confirming.sending.wants(Lane::Urgent), None),
+            Stage::Held(held) => (Some(held.due()), held.counting.wants(), held.renewal_wants()),
+            Stage::Releasing(releasing) => (Some(releasing.due()), releasing.wants(), None),
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.line.is_empty() && matches!(self.stage, Stage::Idle)
+    }
+
+    pub fn is_releasing(&self) -> bool {
+        matches!(self.stage, Stage::Releasing(_))
+    }
+
+    fn change(&mut self, next: impl FnOnce(Stage, &mut Line, &Who) -> Stage) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Idle);
+        self.stage = next(stage, &mut self.line, &self.who);
+    }
+}
+
+/// Why a client serves no calls any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Closing {
+    ByUser,
+    RuntimeGone,
+}
+
+impl Closing {
+    pub fn error(self) -> CallError {
+        match self {
+            Self::ByUser => CallError::Closed,
+            Self::RuntimeGone => CallError::RuntimeGone,
+        }
+    }
+}

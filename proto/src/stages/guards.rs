@@ -1,0 +1,126 @@
+//! The guards of a hold, and the unlocks whose callers wait.
+
+use std::hash::Hash;
+
+use crate::desk::{Desk, PATIENCE, Punctuality};
+use crate::effect::Outcome;
+use crate::error::{UnlockError, Unlocked};
+use crate::event::CallId;
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Hash)]
+struct Guard {
+    call: CallId,
+    stage: GuardStage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum GuardStage {
+    /// Its caller has not claimed it. If it does not until then, it is passed over.
+    Offered(Instant),
+    Claimed,
+    /// It has ended. Its caller waits for the outcome until then.
+    Ending(Instant),
+}
+
+impl GuardStage {
+    fn is_live(self) -> bool {
+        !matches!(self, Self::Ending(_))
+    }
+
+    fn due(self) -> Option<Instant> {
+        match self {
+            Self::Offered(until) | Self::Ending(until) => Some(until),
+            Self::Claimed => None,
+        }
+    }
+}
+
+/// In the order in which they began.
+#[derive(Debug, Clone, Hash)]
+pub struct Guards(Vec<Guard>);
+
+impl Guards {
+    pub fn one(call: CallId, now: Instant) -> Self {
+        let mut guards = Self(Vec::with_capacity(1));
+        guards.offer(call, now);
+        guards
+    }
+
+    pub fn offer(&mut self, call: CallId, now: Instant) {
+        self.0.push(Guard { call, stage: GuardStage::Offered(now + PATIENCE) });
+    }
+
+    pub fn claim(&mut self, call: CallId) {
+        if let Some(guard) = self.find(call) {
+            guard.stage = GuardStage::Claimed;
+        }
+    }
+
+    fn find(&mut self, call: CallId) -> Option<&mut Guard> {
+        self.0.iter_mut().find(|guard| guard.call == call && guard.stage.is_live())
+    }
+
+    /// The guard has ended. Its caller waits for the outcome.
+    pub fn end(&mut self, call: CallId, until: Instant) {
+        if let Some(guard) = self.find(call) {
+            guard.stage = GuardStage::Ending(until);
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub fn remove(&mut self, call: CallId) {
+        self.0.retain(|guard| guard.call != call);
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = CallId> {
+        self.0.iter().filter(|guard| guard.stage.is_live()).map(|guard| guard.call)
+    }
+
+    /// How many holds they are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.live().count()).unwrap_or(u32::MAX)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn due(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|guard| guard.stage.due()).min()
+    }
+
+    /// Passes over those whose callers have not claimed them in time.
+    pub fn pass_over(&mut self, desk: &mut Desk<'_>) {
+        let now = desk.now;
+        let is_unclaimed = |stage| matches!(stage, GuardStage::Offered(until) if until <= now);
+        if desk.punctuality == Punctuality::Late {
+            // The whole process stood still, and its callers with it.
+            let unclaimed = self.0.iter_mut().filter(|guard| is_unclaimed(guard.stage));
+            unclaimed.for_each(|guard| guard.stage = GuardStage::Offered(now + PATIENCE));
+        }
+        for call in self.take(is_unclaimed) {
+            desk.tell(call, Outcome::PassedOver);
+        }
+    }
+
+    /// Tells all callers of unlocks.
+    pub fn tell_ending(&mut self, outcome: &Result<Unlocked, UnlockError>, desk: &mut Desk<'_>) {
+        for call in self.take(|stage| !stage.is_live()) {
+            desk.tell(call, Outcome::Unlocked(outcome.clone()));
+        }
+    }
+
+    /// Tells those that have waited for long enough.
+    pub fn tell_late(&mut self, outcome: impl Fn() -> UnlockError, desk: &mut Desk<'_>) {
+        let now = desk.now;
+        for call in self.take(|stage| matches!(stage, GuardStage::Ending(until) if until <= now)) {
+            desk.tell(call, Outcome::Unlocked(Err(outcome())));
+        }
+    }
+
+    fn take(&mut self, is_meant: impl Fn(GuardStage) -> bool) -> Vec<CallId> {
+        // As a rule there are none, and nothing is allocated.
+        self.0.extract_if(.., |guard| is_meant(guard.stage)).map(|guard| guard.call).collect()
+    }
+}

@@ -1,0 +1,369 @@
+//! The stage of an owner that has the lock, as far as is known.
+
+use crate::canonical::RequestNumber;
+use crate::desk::Desk;
+use crate::effect::{Effect, Note, Outcome, Request};
+use crate::error::{CallError, Cause, Ended, Loss, RequestError, UnlockError, Unlocked};
+use crate::event::{Answer, CallId, Reply};
+use crate::node::Lane;
+use crate::requests::acquire::Acquired;
+use crate::requests::release::Released;
+use crate::requests::renew::Renewed;
+use crate::sending::Answered;
+use crate::stages::attempt::{Call, LastAnswer};
+use crate::stages::counting::{Counting, Entering, Retry, Setting};
+use crate::stages::entry::{Line, Stage, Who};
+use crate::stages::guards::Guards;
+use crate::stages::hold::{Hold, Proof};
+use crate::stages::releasing::Releasing;
+use crate::stages::renewal::{Renewal, held_until};
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Hash)]
+pub struct Held {
+    pub hold: Hold,
+    pub guards: Guards,
+    pub counting: Counting,
+    pub renewal: Renewal,
+    warning: Warning,
+}
+
+/// Of work that waits for its own hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Warning {
+    NotGiven,
+    Given,
+}
+
+/// The hold is lost, and guards are still there.
+#[derive(Debug, Clone, Hash)]
+pub struct Lost {
+    loss: Loss,
+    pub guards: Guards,
+}
+
+impl Held {
+    /// With its first guard, which is offered to its caller.
+    pub fn begin(hold: Hold, call: CallId, proof: Proof, desk: &mut Desk<'_>) -> Self {
+        let renewal = Renewal::begin(&hold, proof, desk.now);
+        let held = Self {
+            guards: Guards::one(call, desk.now),
+            counting: Counting::Settled(1),
+            renewal,
+            warning: Warning::NotGiven,
+            hold,
+        };
+        held.grant(call, desk);
+        held
+    }
+
+    fn grant(&self, call: CallId, desk: &mut Desk<'_>) {
+        let Hold { token, deadline, .. } = self.hold;
+        desk.tell(call, Outcome::Granted { token, hold: self.hold.id(), until: deadline });
+    }
+
+    /// At its deadline at the latest, where it is lost.
+    pub fn due(&self) -> Instant {
+        let dues = [self.renewal.sending.due(), self.guards.due(), self.counting.due()];
+        dues.into_iter().flatten().fold(self.hold.deadline, Instant::min)
+    }
+
+    /// Whether a warning of a self-wait is still to be given.
+    pub fn warn(&mut self) -> bool {
+        std::mem::replace(&mut self.warning, Warning::Given) == Warning::NotGiven
+    }
+
+    pub fn renewal_wants(&self) -> Option<Lane> {
+        self.renewal.sending.wants(Lane::Urgent)
+    }
+
+    pub fn unlock(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        // Whoever looks first ends it there (R5): the watchers, the log and the caller all learn of the loss (P8).
+        if self.hold.is_over(desk.now) {
+            return self.expire(who, desk).unlocked(call, desk);
+        }
+        self.guards.end(call, desk.now + desk.settings().operation_timeout);
+        self.settle(line, desk)
+    }
+
+    pub fn gone(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if let Counting::Entering(entering) = &mut self.counting {
+            entering.call.take_if(|entering| entering.id == call);
+        }
+        if self.hold.is_over(desk.now) {
+            return self.expire(who, desk).gone(call);
+        }
+        self.guards.remove(call);
+        self.settle(line, desk)
+    }
+
+    /// Makes the server count as many holds as there are guards. Without any it is released at once: a request about their number
+    /// that is under way is refused behind the release (R1).
+    fn settle(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
+        let live = self.guards.count();
+        if live == 0 {
+            self.stop_entering(line);
+            return Releasing::begin(self.hold, self.guards, desk);
+        }
+        if let Counting::Settled(counted) = self.counting {
+            if live == counted {
+                self.guards.tell_ending(&Ok(Unlocked::StillHeld(live)), desk);
+            } else {
+                self.set(live, desk);
+            }
+        }
+        Stage::Held(self)
+    }
+
+    /// By a new request: a late copy of an earlier one cannot set the old number again (R1).
+    fn set(&mut self, to: u32, desk: &mut Desk<'_>) {
+        self.counting = Counting::Setting(Setting { to, retry: Retry::new(desk) });
+    }
+
+    /// Whether a call of the same owner may enter: nothing is asked about the number of guards.
+    pub fn may_enter(&self) -> bool {
+        matches!(self.counting, Counting::Settled(_))
+    }
+
+    pub fn enter(mut self, call: Call, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) {
+            desk.tell(call.id, Outcome::Failed(CallError::Lost));
+            return self.expire(who, desk);
+        }
+        self.counting = Counting::Entering(Entering::new(call, self.guards.count(), desk));
+        Stage::Held(self)
+    }
+
+    /// The answer to a request about the number of holds.
+    pub fn counted(mut self, answered: Answered, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if !self.counting.awaits(answered.number) {
+            return Stage::Held(self);
+        }
+        match std::mem::replace(&mut self.counting, Counting::Settled(0)) {
+            Counting::Entering(entering) => self.entered(entering, answered, line, who, desk),
+            Counting::Setting(setting) => self.was_set(setting, answered, line, who, desk),
+            Counting::Settled(_) => Stage::Held(self),
+        }
+    }
+
+    fn entered(
+        mut self,
+        mut entering: Entering,
+        answered: Answered,
+        line: &mut Line,
+        who: &Who,
+        desk: &mut Desk<'_>,
+    ) -> Stage {
+        match answered.reply {
+            Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
+                self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
+                self.counting = Counting::Settled(holds);
+                if let Some(call) = entering.call {
+                    self.guards.offer(call.id, desk.now);
+                    self.grant(call.id, desk);
+                }
+                self.show_deadline(desk);
+                return self.settle(line, desk);
+            }
+            // Our estimate of the server's clock was off; this answer has corrected it.
+            Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => {}
+            // The server does not have this hold under our token. In doubt it must not be relied on (P1).
+            Ok(_) => {
+                self.counting = Counting::Entering(entering);
+                return self.lose(Loss::Gone, who, desk);
+            }
+            Err(error) => entering.failed(error, desk),
+        }
+        entering.retry.pause(desk.now);
+        self.go_on_entering(entering, desk)
+    }
+
+    /// Only for a caller that still wants it.
+    fn go_on_entering(mut self, entering: Entering, desk: &mut Desk<'_>) -> Stage {
+        if entering.call.is_some() {
+            self.counting = Counting::Entering(entering);
+        } else {
+            // The server may count one too many.
+            self.set(self.guards.count(), desk);
+        }
+        Stage::Held(self)
+    }
+
+    fn was_set(
+        mut self,
+        mut setting: Setting,
+        answered: Answered,
+        line: &mut Line,
+        who: &Who,
+        desk: &mut Desk<'_>,
+    ) -> Stage {
+        match answered.reply {
+            Ok(Reply { answer: Answer::Released(Released::Held { holds, .. }), .. }) => {
+                self.counting = Counting::Settled(holds);
+                return self.settle(line, desk);
+            }
+            Ok(_) => return self.lose(Loss::Gone, who, desk),
+            Err(RequestError::Refused(refusal)) if refusal.needs_a_person() => {
+                let until = desk.forgotten_at(self.hold.lease.length());
+                self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
+            }
+            Err(_) => {}
+        }
+        let live = self.guards.count();
+        if live == setting.to {
+            setting.retry.pause(desk.now);
+            self.counting = Counting::Setting(setting);
+        } else {
+            // A guard has ended since: the request that had no answer is not repeated.
+            self.set(live, desk);
+        }
+        Stage::Held(self)
+    }
+
+    /// Its server may not know it. A request about the lease that is under way asks that too.
+    pub fn check(&mut self, who: &Who, desk: &Desk<'_>) {
+        if self.renewal.is_unchecked(desk.serving(who.slot).epoch) {
+            self.renewal.check();
+        }
+    }
+
+    /// Why the last request about the number of holds had no answer.
+    pub fn failure(&self) -> Option<Cause> {
+        if let Counting::Entering(entering) = &self.counting { entering.failure.clone() } else { None }
+    }
+
+    pub fn renew(&mut self, number: RequestNumber, who: &Who, desk: &Desk<'_>) -> Option<Request> {
+        let request = self.renewal.ask(number, &self.hold, who, desk);
+        if request.is_none() {
+            self.renewal.wait_for_deadline(&self.hold);
+        }
+        request
+    }
+
+    pub fn renewed(mut self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if !self.renewal.sending.awaits(answered.number) {
+            return Stage::Held(self);
+        }
+        match answered.reply {
+            Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) => {
+                self.renewal.pause(&self.hold);
+                self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
+                self.show_deadline(desk);
+                Stage::Held(self)
+            }
+            Ok(_) => self.lose(Loss::Gone, who, desk),
+            Err(_) => {
+                self.renewal.retry(&self.hold, desk.now);
+                Stage::Held(self)
+            }
+        }
+    }
+
+    fn show_deadline(&self, desk: &mut Desk<'_>) {
+        desk.effects.extend(self.guards.live().map(|call| Effect::Valid(call, self.hold.deadline)));
+    }
+
+    pub fn time(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) {
+            return self.expire(who, desk);
+        }
+        self.renewal.sending.go_on(desk.now);
+        self.counting.go_on(desk.now);
+        self.guards.pass_over(desk);
+        let until = desk.forgotten_at(self.hold.lease.length());
+        let cause = desk.why_no_answer(who.slot);
+        self.guards.tell_late(|| UnlockError::Unknown { until, cause: cause.clone() }, desk);
+        self.settle(line, desk)
+    }
+
+    /// The limit of a nested call has passed. `None`: it is another one's.
+    pub fn late_entry(&mut self, call: CallId) -> Option<(Call, LastAnswer)> {
+        let Counting::Entering(entering) = &mut self.counting else { return None };
+        let call = entering.call.take_if(|entering| entering.id == call)?;
+        Some((call, entering.failure.clone().map_or(LastAnswer::Nothing, LastAnswer::Failed)))
+    }
+
+    /// Its deadline has passed.
+    fn expire(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let lease = self.hold.lease.length();
+        if held_until(&self.hold, desk).is_some_and(|until| until <= desk.now + lease / 3) {
+            desk.note(Note::HeldForTooLong(who.keys.clone()));
+        }
+        self.lose(Loss::Expired, who, desk)
+    }
+
+    /// A nested call whose outer guards have all ended begins anew.
+    fn stop_entering(&mut self, line: &mut Line) {
+        if let Counting::Entering(entering) = &mut self.counting {
+            entering.call.take().into_iter().for_each(|call| line.push_front(call));
+        }
+    }
+
+    /// What is held is good until its deadline.
+    pub fn runtime_gone(mut self, desk: &mut Desk<'_>) -> Stage {
+        if let Counting::Entering(entering) = &mut self.counting
+            && let Some(call) = entering.call.take()
+        {
+            desk.tell(call.id, Outcome::Failed(CallError::RuntimeGone));
+        }
+        let until = desk.forgotten_at(self.hold.lease.length());
+        self.guards.tell_ending(&Err(UnlockError::RuntimeGone { until }), desk);
+        Stage::Held(self)
+    }
+
+    /// The holders are notified, once, and the server forgets it, so that no late copy of its acquire brings it back (R11).
+    pub fn lose(mut self, loss: Loss, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        // Not anew: its outer section would not know of the loss.
+        if let Counting::Entering(Entering { call: Some(call), .. }) = self.counting {
+            desk.tell(call.id, Outcome::Failed(CallError::Lost));
+        }
+        self.hold.leave(who, desk);
+        desk.effects.extend(self.guards.live().map(|call| Effect::Lost(call, loss)));
+        self.hold.ended(Ended::Lost(loss), desk);
+        self.guards.tell_ending(&Err(UnlockError::Lost(loss)), desk);
+        Lost { loss, guards: self.guards }.until_its_end()
+    }
+}
+
+impl Entering {
+    /// A reason that does not pass ends the call.
+    fn failed(&mut self, error: RequestError, desk: &mut Desk<'_>) {
+        match LastAnswer::failed(error) {
+            Ok(LastAnswer::Failed(cause)) => self.failure = Some(cause),
+            Ok(_) => {}
+            Err(error) => {
+                if let Some(call) = self.call.take() {
+                    desk.tell(call.id, Outcome::Failed(error));
+                }
+            }
+        }
+    }
+}
+
+impl Lost {
+    pub fn unlock(mut self, call: CallId, desk: &mut Desk<'_>) -> Stage {
+        self.guards.remove(call);
+        desk.tell(call, Outcome::Unlocked(Err(UnlockError::Lost(self.loss))));
+        self.until_its_end()
+    }
+
+    pub fn gone(mut self, call: CallId) -> Stage {
+        self.guards.remove(call);
+        self.until_its_end()
+    }
+
+    fn until_its_end(self) -> Stage {
+        if self.guards.is_empty() { Stage::Idle } else { Stage::Lost(self) }
+    }
+}
+
+impl Stage {
+    /// The unlock of a guard whose hold has just been lost.
+    fn unlocked(self, call: CallId, desk: &mut Desk<'_>) -> Self {
+        if let Self::Lost(lost) = self { lost.unlock(call, desk) } else { self }
+    }
+
+    fn gone(self, call: CallId) -> Self {
+        if let Self::Lost(lost) = self { lost.gone(call) } else { self }
+    }
+}

@@ -1,0 +1,112 @@
+//! What an owner holds: between free -> held and the end of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::canonical::{Epoch, Seq};
+use crate::desk::Desk;
+use crate::effect::{Effect, HoldId, Request};
+use crate::error::Ended;
+use crate::event::{Lease, Scope, TaskId};
+use crate::keys::place;
+use crate::leave::Leaving;
+use crate::requests::release::Release;
+use crate::stages::entry::Who;
+use crate::time::{Instant, ServerTime};
+
+#[derive(Debug, Clone, Hash)]
+pub struct Hold {
+    pub token: u64,
+    /// The attempt that got it.
+    pub attempt: Seq,
+    /// The first guard's. Nested guards share it.
+    pub lease: Lease,
+    /// On the local clock, less the drift (R5). It never moves back.
+    pub deadline: Instant,
+    /// The latest time at which a copy of the acquire may be served: the end of the hold sets a tombstone until then (R3).
+    pub copies_until: ServerTime,
+    pub holder: Holder,
+}
+
+/// Who asked for it.
+#[derive(Debug, Clone, Hash)]
+pub struct Holder {
+    /// The terms of the attempt's place in the queue.
+    pub terms: Arc<str>,
+    pub task: TaskId,
+    pub scope: Scope,
+    pub began: Instant,
+}
+
+impl Hold {
+    pub fn id(&self) -> HoldId {
+        HoldId(self.attempt)
+    }
+
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+
+    /// Sets the number of holds; 0 frees the lock.
+    pub fn release_to(&self, holds: u32, seq: Seq, who: &Who) -> Request {
+        let copies_until = if holds == 0 { self.copies_until.0 } else { 0 };
+        Request::Release(Release {
+            keys: who.keys.clone(),
+            owner: who.owner_id.clone(),
+            token: self.token,
+            holds,
+            weight: 1,
+            seq: seq.0,
+            attempt: self.attempt.0,
+            copies_until,
+            terms: self.holder.terms.clone(),
+            is_handle: false,
+        })
+    }
+
+    /// A lost hold leaves, with a new seq (R11).
+    pub fn leave(&self, who: &Who, desk: &mut Desk<'_>) {
+        let (seq, not_after) = (desk.next_seq(), desk.not_after(who.slot));
+        desk.leave(Leaving {
+            keys: who.keys.clone(),
+            slot: who.slot,
+            owner: who.owner_id.clone(),
+            seq,
+            place: place(&who.owner_id, self.attempt.0, &self.holder.terms),
+            copies_until: self.copies_until.max(not_after),
+            lease: self.lease.length(),
+        });
+    }
+
+    pub fn ended(&self, ended: Ended, desk: &mut Desk<'_>) {
+        desk.effects.push(Effect::Ended(self.id(), ended));
+    }
+}
+
+/// How a hold begins.
+pub struct Begun {
+    pub token: u64,
+    pub deadline: Instant,
+    pub proof: Proof,
+}
+
+/// What shows that it began.
+#[derive(Debug, Clone, Copy)]
+pub enum Proof {
+    /// An answer to a request that was sent then. The lease is as long as it is wanted.
+    Answer { sent: Instant, epoch: Epoch },
+    /// An answer too, but the server keeps a longer lease yet: that of the grant.
+    Grant { epoch: Epoch },
+}
+
+impl Proof {
+    pub fn epoch(self) -> Epoch {
+        let (Self::Answer { epoch, .. } | Self::Grant { epoch }) = self;
+        epoch
+    }
+}
+
+/// The lease that is left of a grant, if it outlasts the wanted one.
+pub fn outlasts(left: Duration, wanted: Lease) -> bool {
+    left > wanted.length()
+}

@@ -1,0 +1,144 @@
+//! Renewing a hold: when its next request is due, and what it asks.
+
+use std::time::Duration;
+
+use crate::canonical::{Epoch, RequestNumber};
+use crate::desk::Desk;
+use crate::effect::Request;
+use crate::event::Lease;
+use crate::lease;
+use crate::requests::renew::{Only, Renew};
+use crate::sending::Sending;
+use crate::stages::entry::Who;
+use crate::stages::hold::{Hold, Proof};
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Hash)]
+pub struct Renewal {
+    pub sending: Sending,
+    set: LeaseSet,
+    /// Of the server that last answered for the hold.
+    checked: Epoch,
+    /// When a request last kept the memory of the token.
+    remembered: Instant,
+}
+
+/// Whether the server keeps the lease that the holder wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum LeaseSet {
+    /// By a request that was sent then.
+    Wanted(Instant),
+    /// It keeps that of a grant, which may be longer or shorter.
+    OfGrant,
+}
+
+impl Renewal {
+    pub fn begin(hold: &Hold, proof: Proof, now: Instant) -> Self {
+        let set = match proof {
+            Proof::Answer { sent, .. } => LeaseSet::Wanted(sent),
+            Proof::Grant { .. } => LeaseSet::OfGrant,
+        };
+        let due = match set {
+            LeaseSet::OfGrant => Some(lease::first_renewal(now, hold.deadline)),
+            LeaseSet::Wanted(sent) => next(hold.lease, sent),
+        };
+        Self { sending: pause(due, hold), set, checked: proof.epoch(), remembered: now }
+    }
+
+    /// The server that has the lock now may not know the hold.
+    pub fn is_unchecked(&self, epoch: Epoch) -> bool {
+        self.checked != epoch
+    }
+
+    /// Asks at once, unless a request is under way.
+    pub fn check(&mut self) {
+        if let Sending::Pause(_) = self.sending {
+            self.sending = Sending::Waits;
+        }
+    }
+
+    /// The request that is due. `None`: there is nothing to ask, as `max_hold` is over.
+    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<Request> {
+        let (lease, only) = self.question(hold, who, desk)?;
+        self.sending = Sending::UnderWay(number);
+        let remember = self.remembered + desk.settings().token_ttl / 4 <= desk.now;
+        if remember {
+            self.remembered = desk.now;
+        }
+        let (keys, owner, token) = (who.keys.clone(), who.owner_id.clone(), hold.token);
+        Some(Request::Renew(Renew { keys, owner, token, lease, only, remember }))
+    }
+
+    fn question(&self, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<(Duration, Only)> {
+        // A server that took over may have forgotten the request that set the lease. What the holder relies on is set again
+        // (R5); where nothing was forgotten the server has that, and renew.lua never shortens a lease.
+        let left = lease::lasting(hold.deadline.since(desk.now));
+        let wanted = hold.lease.length().min(held_for(hold, desk));
+        let is_unchecked = self.is_unchecked(desk.serving(who.slot).epoch);
+        match self.set {
+            LeaseSet::OfGrant => Some((wanted.max(left.min(hold.lease.length())), Only::Attempt(hold.attempt.0))),
+            LeaseSet::Wanted(_) if hold.lease.is_renewed() && !wanted.is_zero() => {
+                Some((if is_unchecked { wanted.max(left) } else { wanted }, Only::Longer))
+            }
+            // A fixed lease is not extended.
+            LeaseSet::Wanted(_) => is_unchecked.then_some((left, Only::Longer)),
+        }
+    }
+
+    /// The server has answered that so much of the lease is left.
+    pub fn answered(&mut self, sent: Instant, epoch: Epoch, left: Duration, hold: &mut Hold, desk: &Desk<'_>) {
+        // A fixed lease is not extended, not even by what the answers to nested calls round up.
+        if hold.lease.is_renewed() || self.set == LeaseSet::OfGrant {
+            let told = lease::deadline_by_answer(sent, left, hold.lease.length());
+            hold.deadline = hold.deadline.max(told.min(held_until(hold, desk).unwrap_or(told)));
+        }
+        self.checked = self.checked.max(epoch);
+        // Answers may overtake each other.
+        if !matches!(self.set, LeaseSet::Wanted(last) if last > sent) {
+            self.set = LeaseSet::Wanted(sent);
+        }
+        if !matches!(self.sending, Sending::UnderWay(_)) {
+            self.pause(hold);
+        }
+    }
+
+    /// Until the next renewal is due.
+    pub fn pause(&mut self, hold: &Hold) {
+        let due = match self.set {
+            LeaseSet::Wanted(sent) => next(hold.lease, sent),
+            LeaseSet::OfGrant => None,
+        };
+        self.sending = pause(due, hold);
+    }
+
+    /// The outcome is unknown: only the deadline ends the hold (R12).
+    pub fn retry(&mut self, hold: &Hold, now: Instant) {
+        let pause = now + lease::retry_pause(hold.lease.length());
+        self.sending = Sending::Pause(pause.min(hold.deadline));
+    }
+
+    /// Nothing more is asked before the deadline.
+    pub fn wait_for_deadline(&mut self, hold: &Hold) {
+        self.sending = Sending::Pause(hold.deadline);
+    }
+}
+
+fn next(lease: Lease, sent: Instant) -> Option<Instant> {
+    lease.is_renewed().then(|| lease::next_renewal(sent, lease.length()))
+}
+
+/// At the deadline at the latest, where the hold is lost.
+fn pause(due: Option<Instant>, hold: &Hold) -> Sending {
+    Sending::Pause(due.map_or(hold.deadline, |due| due.min(hold.deadline)))
+}
+
+/// The end of `max_hold`, if there is one.
+pub fn held_until(hold: &Hold, desk: &Desk<'_>) -> Option<Instant> {
+    let longest = desk.settings().max_hold.filter(|_| hold.lease.is_renewed())?;
+    Some(hold.holder.began + longest)
+}
+
+/// For how long it may be renewed yet.
+fn held_for(hold: &Hold, desk: &Desk<'_>) -> Duration {
+    held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now))
+}

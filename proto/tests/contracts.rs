@@ -1,0 +1,409 @@
+//! What the machine promises to its driver, and to the servers.
+
+mod rig;
+
+use std::time::Duration;
+
+use fairlock_proto::effect::{Note, Outcome, Request};
+use fairlock_proto::error::{CallError, Cause, Fault, Refusal, RefusalKind, RequestError, UnlockError};
+use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope};
+use fairlock_proto::push::Push;
+use fairlock_proto::requests::renew::Only;
+use fairlock_proto::slots::{SLOTS, Topology, slot_of};
+
+use rig::{LEASE, Rig, SECOND, freed, held, queued, renewed, settings};
+
+fn grant(token: u64, ticket: &'static str) -> Push<'static> {
+    Push::Grant { token, lease: 5 * SECOND, ticket, lock: "p:{n:x}" }
+}
+
+/// R3: the copy of an acquire may be served until the time that was sent with it, whatever the server's clock shows later.
+#[test]
+fn a_tombstone_lasts_until_the_latest_time_that_was_sent_for_its_attempt() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (_, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.pass(3 * SECOND);
+    let (_, Request::Acquire(second)) = rig.last() else { panic!("no second acquire") };
+    assert!(second.not_after > first.not_after && second.seq == first.seq);
+    // Another server takes over, whose clock is a minute behind.
+    rig.disconnect();
+    rig.shift_server_clock(-60_000_000);
+    rig.connect(NodeId(0));
+    rig.pass(SECOND);
+    rig.step(Event::Gone(call));
+    let left = rig.sent.iter().find_map(|(.., it)| if let Request::Leave(it) = it { Some(it) } else { None });
+    let left = left.expect("it leaves");
+    assert_eq!((left.copies_until, left.seq), (second.not_after, first.seq));
+}
+
+/// Else a hold would begin that the new server does not know, and nobody would check it.
+#[test]
+fn an_answer_by_an_earlier_connection_counts_as_unanswered() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.disconnect();
+    rig.connect(NodeId(0));
+    rig.answer(id, held(7, LEASE));
+    assert!(!rig.is_granted(call));
+    rig.pass(SECOND);
+    let (id, Request::Acquire(again)) = rig.last() else { panic!("it asks again") };
+    assert_eq!(again.seq, first.seq);
+    rig.answer(id, held(8, LEASE));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted { token: 8, .. })));
+}
+
+#[test]
+fn a_message_by_an_earlier_connection_is_dropped() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    let before = Connection { node: NodeId(0), number: 1 };
+    rig.disconnect();
+    let now = rig.connect(NodeId(0));
+    rig.sent.clear();
+    rig.step(Event::Pushed(before, grant(8, "c:1:1")));
+    assert!(rig.sent.is_empty() && !rig.is_granted(call));
+    // By the present one it is asked about: no answer of this server proves anything yet.
+    rig.step(Event::Pushed(now, grant(8, "c:1:1")));
+    assert!(!rig.is_granted(call));
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
+    assert_eq!((renew.token, renew.only), (8, Only::Attempt(1)));
+    rig.answer(id, renewed(LEASE));
+    assert!(rig.is_granted(call));
+}
+
+/// R7: a pushed grant above the floor of an answer of the same connection needs no round trip.
+#[test]
+fn a_grant_that_an_answer_proves_is_trusted() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    assert!(rig.is_granted(call) && rig.sent.is_empty());
+}
+
+const MANY: usize = 100_000;
+/// Effects of one step: a step attends to 256 owners, and each may send, leave and tell.
+const IN_A_STEP: usize = 2_000;
+
+fn with_many_holds() -> (Rig, Vec<CallId>) {
+    let mut rig = Rig::new(fairlock_proto::settings::Settings { in_flight: 1_000, ..settings() });
+    let calls = (0..MANY).map(|name| rig.hold(&name.to_string(), 1)).collect();
+    (rig, calls)
+}
+
+/// With 100,000 holds each `Drop` would wait for `close` otherwise.
+#[test]
+fn closing_does_a_bounded_part_of_its_work_in_each_step() {
+    let (mut rig, calls) = with_many_holds();
+    let mut most = rig.step(Event::Close);
+    assert!(rig.lost.len() < MANY, "all were lost in one step");
+    // Between the steps a guard can go.
+    rig.step(Event::Gone(calls[MANY - 1]));
+    while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
+        most = most.max(rig.step(Event::Time));
+    }
+    assert!(most <= IN_A_STEP, "{most} effects in a step");
+    assert_eq!(rig.lost.len(), MANY - 1);
+    assert_eq!(rig.closed, None, "the leaves have no answer yet");
+}
+
+#[test]
+fn a_reconnect_asks_about_all_holds_in_bounded_steps() {
+    let (mut rig, _) = with_many_holds();
+    rig.disconnect();
+    rig.sent.clear();
+    rig.now = rig.now + SECOND;
+    rig.connect(NodeId(0));
+    let mut most = rig.sent.len();
+    while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
+        most = most.max(rig.step(Event::Time));
+    }
+    assert!(most <= IN_A_STEP, "{most} effects in a step");
+    // Each answer lets the next one go.
+    let mut answered = 0;
+    while let Some((id, _, request)) = rig.sent.pop() {
+        assert!(matches!(request, Request::Renew(_)), "{request:?}");
+        rig.answer(id, renewed(LEASE));
+        answered += 1;
+    }
+    assert_eq!(answered, MANY);
+}
+
+#[test]
+fn a_grant_that_is_not_claimed_goes_on_after_250_ms() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.pass(Duration::from_millis(249));
+    assert!(rig.is_granted(call) && rig.sent.is_empty());
+    rig.pass(Duration::from_millis(1));
+    assert!(matches!(rig.outcome(call), Some(Outcome::PassedOver)));
+    assert!(matches!(rig.last().1, Request::Release(_)));
+}
+
+/// A throttled process loses no turn.
+#[test]
+fn a_process_that_stood_still_has_left_no_grant_unclaimed() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.stand_still(SECOND);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted { .. })));
+    rig.step(Event::Claimed(call));
+    rig.pass(SECOND);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted { .. })));
+}
+
+/// P8: any number of calls leaves room for renewals, and the order of calls is kept.
+#[test]
+fn each_lane_has_a_limit_of_its_own() {
+    let mut rig = Rig::new(settings());
+    rig.hold("held", 1);
+    for name in 0..10 {
+        rig.lock(&name.to_string());
+    }
+    assert_eq!(rig.sent.len(), 4, "as many as may be under way");
+    rig.pass(LEASE / 3);
+    assert!(rig.sent.iter().any(|(.., request)| matches!(request, Request::Renew(_))));
+}
+
+#[test]
+fn calls_go_in_the_order_in_which_they_came() {
+    let mut rig = Rig::new(settings());
+    let calls: Vec<_> = (0..10).map(|name| rig.lock(&name.to_string())).collect();
+    assert_eq!(calls.len(), 10);
+    let mut names = Vec::new();
+    while !rig.sent.is_empty() {
+        let (id, _, Request::Acquire(acquire)) = rig.sent.remove(0) else { panic!("no acquire") };
+        names.push(acquire.keys.name.clone());
+        rig.answer(id, held(1, LEASE));
+    }
+    let all: Vec<_> = (0..10).map(|name| name.to_string()).collect();
+    assert_eq!(names, all);
+}
+
+/// What is not wanted any more takes no room: a caller that comes and goes while the server is away.
+#[test]
+fn a_call_that_is_given_up_before_it_was_sent_leaves_nothing() {
+    let mut rig = Rig::unconnected(settings(), Topology::OneServer);
+    for _ in 0..1000 {
+        let call = rig.lock("x");
+        rig.step(Event::Gone(call));
+        rig.calls.remove(call.0);
+    }
+    assert!(rig.session.is_idle());
+    rig.connect(NodeId(0));
+    assert!(rig.sent.is_empty());
+}
+
+#[test]
+fn an_old_number_of_a_call_means_nothing() {
+    let mut rig = Rig::new(settings());
+    let old = rig.hold("x", 1);
+    rig.step(Event::Unlock(old));
+    let (id, _) = rig.last();
+    rig.answer(id, freed(1));
+    rig.calls.remove(old.0);
+    let new = rig.hold("x", 2);
+    assert!(new != old);
+    rig.step(Event::Gone(old));
+    rig.step(Event::Unlock(old));
+    assert!(rig.sent.is_empty(), "the guard of another call has ended");
+}
+
+/// P8, decision 82: fixed holds too, until there is an answer.
+#[test]
+fn a_new_connection_asks_about_fixed_holds_until_there_is_an_answer() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let call = rig.call(fairlock_proto::event::Want { lease: Lease::Fixed(LEASE), ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(call));
+    rig.disconnect();
+    rig.connect(NodeId(0));
+    let (_, Request::Renew(first)) = rig.last() else { panic!("it is not asked about") };
+    assert!(first.lease <= LEASE && first.only == Only::Longer);
+    // No answer within the time of an operation.
+    rig.pass(4 * SECOND);
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about again") };
+    rig.answer(id, renewed(LEASE - 4 * SECOND));
+    rig.pass(10 * SECOND);
+    assert!(rig.sent.is_empty() && rig.lost.is_empty());
+    // It is not extended by that.
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [call]);
+}
+
+/// An answer or a grant from before a slot came is asked about.
+#[test]
+fn a_slot_that_moves_has_its_holds_and_waits_checked_at_the_new_node() {
+    let (one, two) = (NodeId(0), NodeId(1));
+    let mut rig = Rig::unconnected(settings(), Topology::Cluster);
+    let first = rig.connect(one);
+    let second = rig.connect(two);
+    rig.step(Event::Link(LinkEvent::Serves(one, 0..=SLOTS - 1)));
+    let held_call = rig.hold("x", 7);
+    let waiting = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    let asking = rig.lock("x");
+    let (unanswered, _) = rig.last();
+    let slot = slot_of("p:{n:x}");
+    rig.step(Event::Link(LinkEvent::Serves(two, slot..=slot)));
+    let to: Vec<_> = rig.sent.iter().map(|(_, to, request)| (*to, std::mem::discriminant(request))).collect();
+    assert!(to.iter().all(|(to, _)| *to == second), "{to:?}");
+    assert!(rig.sent.iter().any(|(.., request)| matches!(request, Request::Renew(_))));
+    assert!(rig.sent.iter().any(|(.., request)| matches!(request, Request::Poll(poll) if poll.waits)));
+    // The node that has lost the slot answers all the same, and grants.
+    rig.answer(unanswered, held(9, LEASE));
+    rig.step(Event::Pushed(first, grant(9, "c:2:2")));
+    assert!(!rig.is_granted(asking) && !rig.is_granted(waiting));
+    assert!(rig.lost.is_empty() && rig.is_granted(held_call));
+}
+
+#[test]
+fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
+    let mut rig = Rig::new(settings());
+    let calls: Vec<_> = (0..3).map(|name| rig.lock(&name.to_string())).collect();
+    assert_eq!(calls.len(), rig.sent.len());
+    let refused = || Refusal { kind: RefusalKind::ServerForNow, cause: Cause::new(Fault::NotConnected) };
+    for (id, ..) in std::mem::take(&mut rig.sent) {
+        rig.refuse(id, RequestError::Refused(refused()));
+    }
+    assert!(matches!(rig.notes.as_slice(), [Note::Refuses(..)]), "{:?}", rig.notes);
+    rig.pass(SECOND);
+    assert_eq!(rig.sent.len(), 1, "one probe");
+    let (id, _) = rig.last();
+    rig.answer(id, held(1, LEASE));
+    assert!(matches!(rig.notes.as_slice(), [_, Note::AcceptsAgain(_)]));
+    rig.pass(2 * SECOND);
+    assert!(rig.sent.len() >= 2, "the others go on");
+}
+
+#[test]
+fn on_a_frozen_server_a_call_is_unreachable_for_so_long() {
+    let mut rig = Rig::unconnected(settings(), Topology::OneServer);
+    rig.connect_frozen_for(NodeId(0), 20 * SECOND);
+    let want = rig.want("x");
+    let limit = rig.now + SECOND;
+    let call = rig.call(fairlock_proto::event::Want { manner: Manner::Waits { limit: Some(limit) }, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(SECOND);
+    let Some(Outcome::Failed(CallError::Unreachable(cause))) = rig.outcome(call) else {
+        panic!("{:?}", rig.outcome(call))
+    };
+    assert!(cause.0.to_string().contains("19s"), "{cause:?}");
+}
+
+#[test]
+fn a_call_that_is_out_of_time_says_whether_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let limited = |rig: &mut Rig| {
+        let (limit, want) = (rig.now + 10 * SECOND, rig.want("x"));
+        rig.call(fairlock_proto::event::Want { manner: Manner::Waits { limit: Some(limit) }, ..want })
+    };
+    let waiting = limited(&mut rig);
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(SECOND);
+    let unanswered = limited(&mut rig);
+    rig.pass(8 * SECOND);
+    // The polls have no answer either.
+    rig.pass(2 * SECOND);
+    let is_unreachable = |call| matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Unreachable(_))));
+    assert!(is_unreachable(waiting) && is_unreachable(unanswered));
+}
+
+#[test]
+fn max_hold_ends_the_renewals() {
+    let mut rig = Rig::new(fairlock_proto::settings::Settings { max_hold: Some(2 * LEASE), ..settings() });
+    let call = rig.hold("x", 7);
+    for _ in 0..20 {
+        rig.pass(LEASE / 10);
+        while let Some((id, _, Request::Renew(renew))) = rig.sent.pop() {
+            rig.answer(id, renewed(renew.lease.max(SECOND)));
+        }
+    }
+    assert_eq!(rig.lost, [call]);
+    assert!(rig.notes.iter().any(|note| matches!(note, Note::HeldForTooLong(_))), "{:?}", rig.notes);
+}
+
+#[test]
+fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    rig.now = rig.now + Duration::from_millis(1);
+    let want = rig.want("x");
+    rig.call(fairlock_proto::event::Want { scope: Scope::Call, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    for _ in 0..40 {
+        rig.pass(SECOND);
+        for (id, _, request) in std::mem::take(&mut rig.sent) {
+            match request {
+                Request::Renew(_) => rig.answer(id, renewed(LEASE)),
+                Request::Poll(_) => rig.answer(id, polled_holder("c:1", 1, 7)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(matches!(rig.notes.as_slice(), [Note::WaitsForItself(_)]), "{:?}", rig.notes);
+}
+
+fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::event::Answer {
+    use fairlock_proto::requests::poll::{Polled, PolledHolder};
+    fairlock_proto::event::Answer::Polled(Box::new(Polled {
+        more: false,
+        known: true,
+        places: 1,
+        first: true,
+        holder: Some(PolledHolder { owner: owner.into(), attempt, token, lease_left: Some(LEASE) }),
+        granted: Vec::new(),
+        room_in: None,
+        frozen_for: None,
+        floor: token,
+        missing: Vec::new(),
+    }))
+}
+
+/// R15: a server that took over may have the hold of a moment ago.
+#[test]
+fn names_that_were_released_just_before_a_connection_ended_are_asked_about() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::Unlock(call));
+    let (id, _) = rig.last();
+    rig.answer(id, freed(7));
+    rig.disconnect();
+    rig.connect(NodeId(0));
+    let (id, Request::Poll(poll)) = rig.last() else { panic!("it is not asked about") };
+    assert!(!poll.waits && poll.keys.name == "x");
+    rig.answer(id, polled_holder("c:1", 1, 7));
+    let (_, Request::Leave(leave)) = rig.last() else { panic!("it is not released again") };
+    assert_eq!((&*leave.owner, leave.seq), ("c:1", 1));
+}
+
+/// P8: the hold has passed on at its deadline, whoever looks first.
+#[test]
+fn an_unlock_behind_the_deadline_is_a_loss() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let call = rig.call(fairlock_proto::event::Want { lease: Lease::Fixed(LEASE), ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(call));
+    rig.now = rig.now + LEASE;
+    rig.step(Event::Unlock(call));
+    let lost = Outcome::Unlocked(Err(UnlockError::Lost(fairlock_proto::error::Loss::Expired)));
+    assert_eq!(format!("{:?}", rig.outcome(call)), format!("{:?}", Some(lost)));
+    assert!(matches!(rig.last().1, Request::Leave(_)));
+}

@@ -1,0 +1,30 @@
+//! The pairs of a stage and an event that cannot meet, and why.
+
+use fairlock_proto::witness::StageName::{self, Asking, Confirming, Idle, Lost, Queued, Releasing};
+
+const NO_ENTRY: &str = "an owner with nothing at the server and no call has no entry, and no event finds it";
+const NO_GUARD: &str = "a guard begins with the hold, and an unlock ends one";
+const GUARDS_HAVE_ENDED: &str = "the last guard has ended, and its number is another call's or nobody's";
+const NO_TIMER: &str = "nothing is due: what is left ends with its guards";
+
+pub const IMPOSSIBLE: [(StageName, &str, &str); 19] = [
+    (Idle, "Disturbed", NO_ENTRY),
+    (Idle, "Claimed", NO_ENTRY),
+    (Idle, "Unlock", NO_ENTRY),
+    (Idle, "Gone", NO_ENTRY),
+    (Idle, "Up", NO_ENTRY),
+    (Idle, "Down", NO_ENTRY),
+    (Idle, "Serves", NO_ENTRY),
+    (Idle, "Time", NO_ENTRY),
+    (Idle, "Close", NO_ENTRY),
+    (Idle, "RuntimeGone", NO_ENTRY),
+    (Asking, "Claimed", NO_GUARD),
+    (Asking, "Unlock", NO_GUARD),
+    (Queued, "Claimed", NO_GUARD),
+    (Queued, "Unlock", NO_GUARD),
+    (Confirming, "Claimed", NO_GUARD),
+    (Confirming, "Unlock", NO_GUARD),
+    (Releasing, "Claimed", GUARDS_HAVE_ENDED),
+    (Releasing, "Unlock", GUARDS_HAVE_ENDED),
+    (Lost, "Time", NO_TIMER),
+];

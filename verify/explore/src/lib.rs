@@ -1,0 +1,9 @@
+//! The state machine of fairlock-proto in a world without IO.
+
+pub mod checker;
+pub mod coverage;
+pub mod impossible;
+pub mod search;
+pub mod server;
+pub mod table;
+pub mod world;

@@ -1,0 +1,83 @@
+//! Searches the states of fairlock's state machine.
+//!
+//!   explore world [FIRST [COUNT]]   random runs, by seeds
+//!   explore table [COUNT]           so many of them; prints how often each stage met each event, and holds it to what can be
+//!   explore story SEED              one run, and what happened in it
+//!   explore search [NAME...]        all states up to the bounds of these searches, or of all of them
+//!
+//! Exit code 1: something is broken. What led to it is printed.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use fairlock_explore::coverage::Coverage;
+use fairlock_explore::search::{self, Search};
+use fairlock_explore::world::World;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["world", numbers @ ..] => world(number(numbers, 0, 1), number(numbers, 1, 1000)).map(drop),
+        ["table", numbers @ ..] => table(number(numbers, 0, 5000)),
+        ["story", seed] => story(number(&[seed], 0, 1)),
+        ["search", names @ ..] => run_searches(names),
+        _ => Err("explore world [FIRST [COUNT]] | table [COUNT] | story SEED | search [NAME...]".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("{what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(words: &[&str], at: usize, default: u64) -> u64 {
+    words.get(at).and_then(|word| word.parse().ok()).unwrap_or(default)
+}
+
+fn world(first: u64, count: u64) -> Result<Coverage, String> {
+    let (begun, mut steps, mut holds, mut coverage) = (Instant::now(), 0, 0, Coverage::default());
+    for seed in first..first + count {
+        let mut world = World::new(seed);
+        world.run()?;
+        (steps, holds) = (steps + world.steps, holds + world.checker.holds);
+        coverage.add(&world.coverage);
+    }
+    let per_second = steps as f64 / begun.elapsed().as_secs_f64();
+    println!("{count} runs, {steps} steps, {holds} holds, {per_second:.0} steps/s");
+    Ok(coverage)
+}
+
+fn table(count: u64) -> Result<(), String> {
+    let coverage = world(1, count)?;
+    println!("{}", coverage.table());
+    let wrong = fairlock_explore::table::check(&coverage);
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+fn story(seed: u64) -> Result<(), String> {
+    let mut world = World::new(seed).with_story();
+    let outcome = world.run();
+    println!("{}", world.story());
+    outcome
+}
+
+fn run_searches(names: &[&str]) -> Result<(), String> {
+    let all = search::all().into_iter();
+    let wanted: Vec<_> = all.filter(|(name, _)| names.is_empty() || names.contains(name)).collect();
+    if wanted.is_empty() {
+        return Err(format!("no search has one of the names {names:?}"));
+    }
+    wanted.into_iter().try_for_each(|(name, search)| run_search(name, search))
+}
+
+fn run_search(name: &str, search: Search) -> Result<(), String> {
+    let begun = Instant::now();
+    let reached = search.clone().run();
+    println!("{name}: {} states, depth {}, {:.1?}", reached.states, reached.depth, begun.elapsed());
+    let Some(found) = reached.found.first() else { return Ok(()) };
+    let (story, _) = search.replay(&found.actions);
+    Err(format!("{story}\n{name}: {}\nto replay it: {:?}", found.property, found.actions))
+}

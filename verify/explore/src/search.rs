@@ -1,0 +1,632 @@
+//! All states of two or three clients at one name, up to bounds.
+//!
+//! Stateright walks the states breadth first and keeps a fingerprint of each; that fits, since a state here is a value and an
+//! event has one outcome. What it compares is the canonical form: times relative to now, numbers by their order.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use fairlock_proto::canonical::{Canonical, Seq};
+use fairlock_proto::effect::{Effect, HoldId, Outcome, Request};
+use fairlock_proto::error::Fault;
+use fairlock_proto::event::{
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, TaskId, Want,
+};
+use fairlock_proto::push::Push;
+use fairlock_proto::session::Session;
+use fairlock_proto::slab::Slab;
+use fairlock_proto::slots::Topology;
+use fairlock_proto::time::{Instant, ServerTime};
+use stateright::{Checker, Model, Property};
+
+use crate::server::{self, Message, Server, Text, TokenClock};
+use crate::world::{self, WAITER_TTL};
+
+const NODE: NodeId = NodeId(0);
+
+/// What one caller does: it calls, claims what it is granted, and ends its guard, each at any moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub client: usize,
+    pub owner: u64,
+    pub intent: Intent,
+    pub lease: Lease,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Intent {
+    Waits,
+    Tries,
+}
+
+/// How often each kind of trouble may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// A request or an answer is lost.
+    pub losses: u8,
+    /// A request is served late, and has no answer.
+    pub delays: u8,
+    pub breaks: u8,
+    /// A caller drops its future or its guard.
+    pub drops: u8,
+    /// The hold is ended by force.
+    pub forces: u8,
+    /// How often time goes on to what is due next.
+    pub times: u8,
+}
+
+#[derive(Debug, Clone)]
+pub struct Search {
+    pub plans: Vec<Plan>,
+    pub budget: Budget,
+}
+
+#[derive(Clone)]
+pub struct State {
+    now: Instant,
+    server: Server,
+    clients: Vec<Client>,
+    callers: Vec<Caller>,
+    /// Requests that may arrive at any time, and whose answers are lost.
+    strays: Vec<(usize, Arc<Request>)>,
+    budget: Budget,
+    connections: u32,
+    last_token: u64,
+    /// The tokens of holds that were ended by force. Their holders may rely on them until they hear of that.
+    forced: Vec<u64>,
+    broken: Option<&'static str>,
+    /// What happened, if somebody wants to read it.
+    story: Option<Vec<String>>,
+}
+
+#[derive(Clone)]
+struct Client {
+    session: Session,
+    calls: Slab<()>,
+    connection: Option<Connection>,
+    /// A connection keeps its order.
+    to_server: VecDeque<(RequestId, Arc<Request>)>,
+    from_server: VecDeque<FromServer>,
+}
+
+#[derive(Clone, Debug)]
+enum FromServer {
+    Reply(RequestId, Reply),
+    Push(Message),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    plan: Plan,
+    stage: CallerStage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum CallerStage {
+    NotCalled,
+    Waits(CallId),
+    Offered(CallId, Relied),
+    Holds(CallId, Relied),
+    Unlocks(CallId),
+    Done,
+}
+
+/// What a guard relies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Relied {
+    hold: HoldId,
+    token: u64,
+    /// `None`: it is lost.
+    until: Option<Instant>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    Call(usize),
+    Claim(usize),
+    Unlock(usize),
+    Drop(usize),
+    /// The first request of a client reaches the server.
+    Serve(usize),
+    LoseRequest(usize),
+    /// It will arrive at any later time.
+    Delay(usize),
+    ServeLate(usize),
+    /// The first answer or message reaches a client.
+    Hear(usize),
+    LoseAnswer(usize),
+    Break(usize),
+    Connect(usize),
+    Force,
+    Time,
+}
+
+impl Caller {
+    fn call(&self) -> Option<CallId> {
+        match self.stage {
+            CallerStage::NotCalled | CallerStage::Done => None,
+            CallerStage::Waits(call)
+            | CallerStage::Offered(call, _)
+            | CallerStage::Holds(call, _)
+            | CallerStage::Unlocks(call) => Some(call),
+        }
+    }
+
+    fn relied(&self) -> Option<Relied> {
+        match self.stage {
+            CallerStage::Offered(_, relied) | CallerStage::Holds(_, relied) => Some(relied),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:?} {:?}", self.now, self.callers, self.server.names)
+    }
+}
+
+impl PartialEq for State {
+    fn eq(&self, other: &Self) -> bool {
+        self.canonical() == other.canonical()
+    }
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.canonical());
+    }
+}
+
+/// The parts that count, in a form that tells times and numbers apart.
+struct Parts<'a>(&'a State);
+
+impl Hash for Parts<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let State { server, clients, callers, strays, budget, forced, broken, .. } = self.0;
+        clients.iter().for_each(|client| client.hash(state));
+        callers.iter().for_each(|caller| caller.stage.hash(state));
+        for (client, request) in strays {
+            client.hash(state);
+            hash_request(request, state);
+        }
+        server.hash(state);
+        for name in server.names.values() {
+            name.times().into_iter().for_each(|micros| Instant::from_micros(micros).hash(state));
+            name.seqs().into_iter().for_each(|(owner, seq)| (owner, Seq(seq)).hash(state));
+        }
+        (budget, broken, forced).hash(state);
+    }
+}
+
+impl Hash for Client {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.session.hash(state);
+        (self.connection.is_some(), self.to_server.len(), self.from_server.len()).hash(state);
+        for (id, request) in &self.to_server {
+            id.hash(state);
+            hash_request(request, state);
+        }
+        self.from_server.iter().for_each(|message| hash_message(message, state));
+    }
+}
+
+fn hash_request<H: Hasher>(request: &Request, state: &mut H) {
+    std::mem::discriminant(request).hash(state);
+    match request {
+        Request::Acquire(it) => (&it.owner, Seq(it.seq), it.mode, it.lease, ServerTime(it.not_after)).hash(state),
+        Request::Release(it) => {
+            (&it.owner, Seq(it.seq), Seq(it.attempt), it.token, it.holds, ServerTime(it.copies_until)).hash(state);
+        }
+        Request::Renew(it) => (&it.owner, it.token, it.lease, it.remember).hash(state),
+        Request::Poll(it) => (it.waits, it.tickets.len()).hash(state),
+        Request::Leave(it) => (&it.owner, Seq(it.seq), ServerTime(it.copies_until)).hash(state),
+    }
+}
+
+fn hash_message<H: Hasher>(message: &FromServer, state: &mut H) {
+    match message {
+        FromServer::Reply(id, reply) => (id, format!("{:?}", reply.answer)).hash(state),
+        FromServer::Push(message) => message.hash(state),
+    }
+}
+
+fn settings(client: usize) -> server::Client {
+    let waiter_ttl_ms = i64::try_from(WAITER_TTL.as_millis()).unwrap_or(0);
+    server::Client { id: format!("c{client}"), waiter_ttl_ms, max_waiters: 100 }
+}
+
+impl State {
+    fn canonical(&self) -> u64 {
+        Canonical::hash_of(self.now, &Parts(self))
+    }
+
+    fn step(&mut self, client: usize, event: Event<'_>) {
+        let mut effects = Vec::new();
+        self.clients[client].session.step(self.now, event, &mut effects);
+        effects.into_iter().for_each(|effect| self.do_effect(client, effect));
+    }
+
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        if let Some(story) = &mut self.story {
+            story.push(format!("{:?} {}", self.now, line()));
+        }
+    }
+
+    fn do_effect(&mut self, client: usize, effect: Effect) {
+        self.say(|| match &effect {
+            Effect::Send(id, _, request) => format!("  c{client} sends {} {}", id.number.0, world::brief(request)),
+            effect => format!("  c{client}: {effect:?}"),
+        });
+        match effect {
+            Effect::Send(id, _, request) => self.clients[client].to_server.push_back((id, Arc::new(request))),
+            Effect::Tell(call, outcome) => self.told(client, call, &outcome),
+            Effect::Valid(call, until) => self.rely(client, call, Some(until)),
+            Effect::Lost(call, _) => self.rely(client, call, None),
+            Effect::Ended(..) | Effect::Suspect(_) | Effect::Note(_) | Effect::Closed { .. } => {}
+        }
+    }
+
+    fn told(&mut self, client: usize, call: CallId, outcome: &Outcome) {
+        let Some(at) = self.position(client, call) else { return };
+        let Outcome::Granted { token, hold, until } = *outcome else {
+            self.callers[at].stage = CallerStage::Done;
+            self.clients[client].calls.remove(call.0);
+            return;
+        };
+        let relied = Relied { hold, token, until: Some(until) };
+        let is_nested = self
+            .callers
+            .iter()
+            .any(|other| other.plan.client == client && other.relied().is_some_and(|other| other.hold == hold));
+        let is_old = token < self.last_token || token == self.last_token && !is_nested;
+        if is_old && !self.forced.contains(&token) {
+            self.broken.get_or_insert("P2: a token does not grow");
+        }
+        self.last_token = self.last_token.max(token);
+        self.callers[at].stage = CallerStage::Offered(call, relied);
+    }
+
+    fn rely(&mut self, client: usize, call: CallId, until: Option<Instant>) {
+        let Some(at) = self.position(client, call) else { return };
+        if let CallerStage::Offered(_, relied) | CallerStage::Holds(_, relied) = &mut self.callers[at].stage {
+            relied.until = until;
+        }
+    }
+
+    fn position(&self, client: usize, call: CallId) -> Option<usize> {
+        self.callers.iter().position(|caller| caller.plan.client == client && caller.call() == Some(call))
+    }
+
+    /// P1: no two owners rely on the lock at this moment.
+    fn is_exclusive(&self) -> bool {
+        let relies =
+            |relied: Relied| relied.until.is_some_and(|until| until > self.now) && !self.forced.contains(&relied.token);
+        let relying = self.callers.iter().filter(|caller| caller.relied().is_some_and(relies));
+        let owners: Vec<_> = relying.map(|caller| (caller.plan.client, caller.plan.owner)).collect();
+        owners.windows(2).all(|two| two[0] == two[1])
+    }
+
+    fn connect(&mut self, client: usize) {
+        self.connections += 1;
+        let connection = Connection { node: NODE, number: self.connections };
+        self.clients[client].connection = Some(connection);
+        self.server.reachable.insert(format!("c{client}"));
+        let (server_micros, frozen_until) = (Some(self.now.micros().cast_signed()), ServerTime::default());
+        self.step(client, Event::Link(LinkEvent::Up { connection, server_micros, frozen_until }));
+    }
+
+    /// What was sent may arrive all the same, and what was answered is lost.
+    fn disconnect(&mut self, client: usize) {
+        let Some(connection) = self.clients[client].connection.take() else { return };
+        self.server.reachable.remove(&format!("c{client}"));
+        let sent = std::mem::take(&mut self.clients[client].to_server);
+        self.strays.extend(sent.into_iter().map(|(_, request)| (client, request)));
+        self.clients[client].from_server.clear();
+        self.step(client, Event::Link(LinkEvent::Down(connection, Fault::Disconnected.into())));
+    }
+
+    fn call(&mut self, at: usize) {
+        let Plan { client, owner, intent, lease } = self.callers[at].plan;
+        let call = CallId(self.clients[client].calls.insert(()));
+        self.callers[at].stage = CallerStage::Waits(call);
+        let manner = match intent {
+            Intent::Waits => Manner::Waits { limit: None },
+            Intent::Tries => Manner::Tries { limit: self.now + world::OPERATION, proposed: None },
+        };
+        let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
+        let (keys, scope, task) = (world::keys(0), Scope::Owner, TaskId(0));
+        self.step(client, Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task }));
+    }
+
+    fn serve(&mut self, client: usize, request: &Request) -> Reply {
+        let mut messages = Vec::new();
+        let reply = self.server.run(request, &settings(client), self.now.micros(), &mut messages);
+        self.say(|| format!("  the server answers c{client}: {:?}", reply.answer));
+        self.publish(messages);
+        reply
+    }
+
+    fn publish(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let client: usize = message.client.trim_start_matches('c').parse().unwrap_or(0);
+            if self.clients[client].connection.is_some() {
+                self.clients[client].from_server.push_back(FromServer::Push(message));
+            }
+        }
+    }
+
+    fn hear(&mut self, client: usize) {
+        match self.clients[client].from_server.pop_front() {
+            Some(FromServer::Reply(id, reply)) => self.step(client, Event::Replied(id, Ok(reply))),
+            Some(FromServer::Push(Message { lock, text, .. })) => {
+                let Some(connection) = self.clients[client].connection else { return };
+                let push = match &text {
+                    Text::Grant { token, lease_ms, ticket } => {
+                        let lease = std::time::Duration::from_millis(*lease_ms);
+                        Push::Grant { token: *token, lease, ticket, lock: &lock }
+                    }
+                    Text::Revoked { token, owner } => Push::Revoked { token: *token, owner, lock: &lock },
+                };
+                self.step(client, Event::Pushed(connection, push));
+            }
+            None => {}
+        }
+    }
+
+    /// What happens next by itself: a timer of a client, or the end of something at the server.
+    fn next_time(&self) -> Option<Instant> {
+        let timers = self.clients.iter().filter_map(|client| client.session.next_timer());
+        let ends = self.server.names.values().flat_map(|name| name.times()).map(Instant::from_micros);
+        timers.chain(ends.filter(|end| *end > self.now)).min()
+    }
+
+    fn time(&mut self) {
+        let Some(next) = self.next_time() else { return };
+        self.now = self.now.max(next);
+        self.server.expire(self.now.micros());
+        for client in 0..self.clients.len() {
+            let mut steps = 0;
+            while self.clients[client].session.next_timer().is_some_and(|due| due <= self.now) {
+                self.step(client, Event::Time);
+                steps += 1;
+                if steps > 100 {
+                    self.broken.get_or_insert("a timer stays due");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Nobody wants anything any more, and no request is under way.
+    fn is_over(&self) -> bool {
+        let is_done = |caller: &Caller| matches!(caller.stage, CallerStage::Done);
+        let is_quiet =
+            |client: &Client| client.to_server.is_empty() && client.from_server.is_empty() && client.session.is_idle();
+        self.callers.iter().all(is_done) && self.clients.iter().all(is_quiet) && self.strays.is_empty()
+    }
+}
+
+impl Model for Search {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let clients = 1 + self.plans.iter().map(|plan| plan.client).max().unwrap_or(0);
+        let client = |number| Client {
+            session: Session::new(world::settings(number), Topology::OneServer),
+            calls: Slab::default(),
+            connection: None,
+            to_server: VecDeque::new(),
+            from_server: VecDeque::new(),
+        };
+        let mut state = State {
+            now: Instant::from_micros(100_000_000),
+            server: Server::new(TokenClock::Losses(0)),
+            clients: (0..clients).map(client).collect(),
+            callers: self.plans.iter().map(|plan| Caller { plan: *plan, stage: CallerStage::NotCalled }).collect(),
+            strays: Vec::new(),
+            budget: self.budget,
+            connections: 0,
+            last_token: 0,
+            forced: Vec::new(),
+            broken: None,
+            story: None,
+        };
+        (0..clients).for_each(|client| state.connect(client));
+        vec![state]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() || state.is_over() {
+            return;
+        }
+        let Budget { losses, delays, breaks, drops, forces, times } = state.budget;
+        for (at, caller) in state.callers.iter().enumerate() {
+            match caller.stage {
+                CallerStage::NotCalled => actions.push(Action::Call(at)),
+                CallerStage::Offered(..) => actions.push(Action::Claim(at)),
+                CallerStage::Holds(..) => actions.push(Action::Unlock(at)),
+                CallerStage::Waits(_) | CallerStage::Unlocks(_) | CallerStage::Done => {}
+            }
+            if drops > 0 && caller.call().is_some() {
+                actions.push(Action::Drop(at));
+            }
+        }
+        for (number, client) in state.clients.iter().enumerate() {
+            if !client.to_server.is_empty() {
+                actions.push(Action::Serve(number));
+                actions.extend((delays > 0).then_some(Action::Delay(number)));
+                actions.extend((losses > 0).then_some(Action::LoseRequest(number)));
+            }
+            if !client.from_server.is_empty() {
+                actions.push(Action::Hear(number));
+                actions.extend((losses > 0).then_some(Action::LoseAnswer(number)));
+            }
+            match client.connection {
+                Some(_) => actions.extend((breaks > 0).then_some(Action::Break(number))),
+                None => actions.push(Action::Connect(number)),
+            }
+        }
+        actions.extend((0..state.strays.len()).map(Action::ServeLate));
+        actions.extend(
+            (forces > 0 && state.server.names.values().any(|name| name.holder.is_some())).then_some(Action::Force),
+        );
+        actions.extend((times > 0 && state.next_time().is_some()).then_some(Action::Time));
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        state.say(|| format!("{action:?}"));
+        match action {
+            Action::Call(at) => state.call(at),
+            Action::Claim(at) => {
+                let Caller { plan, stage: CallerStage::Offered(call, relied) } = state.callers[at] else { return None };
+                state.callers[at].stage = CallerStage::Holds(call, relied);
+                state.step(plan.client, Event::Claimed(call));
+            }
+            Action::Unlock(at) => {
+                let Caller { plan, stage: CallerStage::Holds(call, _) } = state.callers[at] else { return None };
+                state.callers[at].stage = CallerStage::Unlocks(call);
+                state.step(plan.client, Event::Unlock(call));
+            }
+            Action::Drop(at) => {
+                state.budget.drops -= 1;
+                let (client, call) = (state.callers[at].plan.client, state.callers[at].call()?);
+                state.callers[at].stage = CallerStage::Done;
+                state.clients[client].calls.remove(call.0);
+                state.step(client, Event::Gone(call));
+            }
+            Action::Serve(client) => {
+                let (id, request) = state.clients[client].to_server.pop_front()?;
+                let reply = state.serve(client, &request);
+                state.clients[client].from_server.push_back(FromServer::Reply(id, reply));
+            }
+            Action::Delay(client) => {
+                state.budget.delays -= 1;
+                let (_, request) = state.clients[client].to_server.pop_front()?;
+                state.strays.push((client, request));
+            }
+            Action::LoseRequest(client) => {
+                state.budget.losses -= 1;
+                state.clients[client].to_server.pop_front();
+            }
+            Action::ServeLate(at) => {
+                let (client, request) = state.strays.remove(at);
+                state.serve(client, &request);
+            }
+            Action::Hear(client) => state.hear(client),
+            Action::LoseAnswer(client) => {
+                state.budget.losses -= 1;
+                state.clients[client].from_server.pop_front();
+            }
+            Action::Break(client) => {
+                state.budget.breaks -= 1;
+                state.disconnect(client);
+            }
+            Action::Connect(client) => state.connect(client),
+            Action::Force => {
+                state.budget.forces -= 1;
+                let mut messages = Vec::new();
+                let micros = state.now.micros();
+                let token = state.server.force_unlock(&world::keys(0), &settings(0), micros, &mut messages);
+                state.forced.extend(token);
+                state.publish(messages);
+            }
+            Action::Time => {
+                state.budget.times -= 1;
+                state.time();
+            }
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("P1: one owner relies on the lock", |_, state: &State| state.is_exclusive()),
+            Property::always("nothing is broken on the way", |_, state: &State| state.broken.is_none()),
+            Property::sometimes(ALL_ARE_DONE, |_, state: &State| state.is_over()),
+            Property::always("P5: nothing is left", |_, state: &State| {
+                !state.is_over() || state.server.names.values().all(|name| name.is_free(state.now.micros()))
+            }),
+        ]
+    }
+}
+
+/// What was found.
+pub struct Found {
+    pub property: &'static str,
+    pub actions: Vec<Action>,
+}
+
+/// How far a search went.
+pub struct Reached {
+    pub states: usize,
+    pub depth: usize,
+    pub found: Vec<Found>,
+}
+
+impl Search {
+    /// Looks at all states up to the bounds.
+    pub fn run(self) -> Reached {
+        let checker = self.checker().threads(2).spawn_bfs().join();
+        let is_wanted = |name: &str| name == ALL_ARE_DONE;
+        let found = checker.discoveries().into_iter().filter(|(name, _)| !is_wanted(name));
+        let found = found.map(|(property, path)| Found { property, actions: path.into_actions() }).collect();
+        Reached { states: checker.unique_state_count(), depth: checker.max_depth(), found }
+    }
+
+    /// Does these actions one by one. Returns what happened, and which properties do not hold at the end.
+    pub fn replay(&self, actions: &[Action]) -> (String, Vec<&'static str>) {
+        let Some(mut state) = self.init_states().pop() else { return Default::default() };
+        state.story = Some(Vec::new());
+        for action in actions {
+            let Some(next) = self.next_state(&state, action.clone()) else { break };
+            state = next;
+        }
+        let is_broken =
+            |property: &Property<Self>| property.name != ALL_ARE_DONE && !(property.condition)(self, &state);
+        let broken = self.properties().iter().filter(|property| is_broken(property)).map(|it| it.name).collect();
+        (state.story.unwrap_or_default().join("\n"), broken)
+    }
+}
+
+const ALL_ARE_DONE: &str = "all are done";
+
+/// The searches of `scripts/verify`, by name.
+pub fn all() -> Vec<(&'static str, Search)> {
+    let [renewed, fixed] = [Lease::Renewed(world::LEASE), Lease::Fixed(world::LEASE)];
+    let plan = |client, owner, lease| Plan { client, owner, intent: Intent::Waits, lease };
+    let tries = |client, owner| Plan { client, owner, intent: Intent::Tries, lease: renewed };
+    let two = vec![plan(0, 1, renewed), plan(1, 1, renewed)];
+    let none = Budget { losses: 0, delays: 0, breaks: 0, drops: 0, forces: 0, times: 0 };
+    let search = |plans: &[Plan], budget| Search { plans: plans.to_vec(), budget };
+    vec![
+        ("two", search(&two, Budget { times: 3, ..none })),
+        ("two-losses", search(&two, Budget { losses: 1, times: 3, ..none })),
+        ("two-delays", search(&two, Budget { delays: 1, times: 3, ..none })),
+        ("two-breaks", search(&two, Budget { breaks: 1, times: 2, ..none })),
+        ("two-drops", search(&two, Budget { drops: 1, delays: 1, times: 2, ..none })),
+        ("two-forces", search(&two, Budget { forces: 1, times: 2, ..none })),
+        ("fixed", search(&[plan(0, 1, fixed), plan(1, 1, fixed)], Budget { breaks: 1, times: 2, ..none })),
+        (
+            "nested",
+            search(&[plan(0, 1, renewed), plan(0, 1, renewed)], Budget { delays: 1, drops: 1, times: 3, ..none }),
+        ),
+        (
+            "nested-beside",
+            search(&[plan(0, 1, renewed), plan(0, 1, renewed), plan(1, 1, renewed)], Budget { times: 2, ..none }),
+        ),
+        ("tries", search(&[tries(0, 1), tries(1, 1)], Budget { losses: 1, delays: 1, times: 2, ..none })),
+        (
+            "one-client",
+            search(&[plan(0, 1, renewed), plan(0, 2, renewed)], Budget { breaks: 1, delays: 1, times: 2, ..none }),
+        ),
+        (
+            "three",
+            search(&[plan(0, 1, renewed), plan(1, 1, renewed), plan(2, 1, renewed)], Budget { times: 1, ..none }),
+        ),
+    ]
+}

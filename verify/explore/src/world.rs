@@ -1,0 +1,762 @@
+//! Clients, their callers, the network and the servers, in one thread and in one random order of events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock_proto::effect::{Effect, Outcome, Request};
+use fairlock_proto::error::{Cause, Fault, Refusal, RefusalKind, RequestError};
+use fairlock_proto::event::{
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, TaskId, Want,
+};
+use fairlock_proto::keys::Keys;
+use fairlock_proto::push::Push;
+use fairlock_proto::session::Session;
+use fairlock_proto::settings::Settings;
+use fairlock_proto::slab::Slab;
+use fairlock_proto::slots::{SLOTS, Topology, slot_of};
+use fairlock_proto::time::{Instant, ServerTime};
+
+use crate::checker::Checker;
+use crate::coverage::Coverage;
+use crate::server::{self, Message, Server, Text, TokenClock};
+
+pub const OPERATION: Duration = Duration::from_secs(2);
+pub const LEASE: Duration = Duration::from_secs(4);
+pub const FIRST_LEASE: Duration = Duration::from_secs(5);
+pub const WAITER_TTL: Duration = Duration::from_secs(7);
+pub const POLL: Duration = Duration::from_secs(2);
+const CLIENTS: usize = 3;
+const NAMES: usize = 2;
+/// When faults and new calls end.
+pub const TROUBLE: Duration = Duration::from_secs(40);
+/// When all must be over.
+const OVER: Duration = Duration::from_secs(300);
+/// What the servers' clocks begin with, in µs.
+const SERVERS_EPOCH: u64 = 1_700_000_000_000_000;
+
+pub fn settings(client: usize) -> Settings {
+    Settings {
+        client: format!("c{client}"),
+        prefix: "p".into(),
+        operation_timeout: OPERATION,
+        waiter_ttl: WAITER_TTL,
+        poll_interval: POLL,
+        first_lease: FIRST_LEASE,
+        token_ttl: Duration::from_secs(60),
+        lease: LEASE,
+        max_hold: None,
+        in_flight: 4,
+    }
+}
+
+pub fn keys(name: usize) -> Arc<Keys> {
+    Arc::new(Keys::new("p", &name.to_string()))
+}
+
+pub struct World {
+    pub steps: u64,
+    pub seed: u64,
+    pub checker: Checker,
+    pub coverage: Coverage,
+    random: fastrand::Rng,
+    now: Instant,
+    topology: Topology,
+    hosts: Vec<Host>,
+    clients: Vec<Client>,
+    /// What happens when.
+    agenda: BTreeMap<(Instant, u64), Happening>,
+    number: u64,
+    /// A client has ended, and its requests had no answer: what it has at the servers ends by itself.
+    ended: bool,
+    story: Option<Vec<String>>,
+}
+
+/// A server, its clock, and what it had a moment ago.
+struct Host {
+    server: Server,
+    /// Its clock goes so much faster, in millionths.
+    skew: i64,
+    ahead_us: u64,
+    older: Vec<(Instant, Server)>,
+    stands_still_until: Instant,
+    refuses_until: Instant,
+}
+
+struct Client {
+    session: Session,
+    calls: Slab<()>,
+    callers: BTreeMap<CallId, Caller>,
+    connections: BTreeMap<NodeId, Connection>,
+    /// Copies of requests are sent by it as well.
+    settings: server::Client,
+    next_owner: u64,
+    stands_still_until: Instant,
+    is_closed: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub name: usize,
+    pub owner: u64,
+    pub waits: bool,
+    pub limit: Option<Instant>,
+    pub state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Waits,
+    Offered,
+    Holds,
+    Unlocks,
+}
+
+enum Happening {
+    Act(usize),
+    Claim(usize, CallId),
+    End(usize, CallId),
+    Disturb(usize, CallId),
+    Arrives { client: usize, id: RequestId, host: usize, request: Arc<Request> },
+    Answers { client: usize, id: RequestId, reply: Result<Reply, RequestError> },
+    Pushed { client: usize, connection: Connection, message: Message },
+    Breaks(usize, NodeId),
+    Connects(usize, NodeId),
+    Force,
+    ClientRests(usize),
+    HostRests(usize),
+    HostRefuses(usize),
+    Restarts(usize, Restart),
+    Moves,
+    Serves { client: usize, lock: String },
+    Closes(usize),
+    RuntimeGone(usize),
+    Wakes,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Restart {
+    WithItsData,
+    WithOlderData,
+    Empty,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let topology = if random.u8(..4) == 0 { Topology::Cluster } else { Topology::OneServer };
+        let hosts = if topology == Topology::Cluster { 2 } else { 1 };
+        let mut world = Self {
+            steps: 0,
+            seed,
+            checker: Checker::new(),
+            coverage: Coverage::default(),
+            now: Instant::from_micros(1_000_000),
+            topology,
+            hosts: (0..hosts).map(|_| Host::new(&mut random)).collect(),
+            clients: (0..CLIENTS).map(|number| Client::new(number, topology)).collect(),
+            agenda: BTreeMap::new(),
+            number: 0,
+            ended: false,
+            story: None,
+            random,
+        };
+        world.begin();
+        world
+    }
+
+    /// The same, which can be told afterwards.
+    pub fn with_story(mut self) -> Self {
+        self.story = Some(Vec::new());
+        self
+    }
+
+    pub fn story(&self) -> String {
+        self.story.as_deref().unwrap_or_default().join("\n")
+    }
+
+    fn begin(&mut self) {
+        for client in 0..CLIENTS {
+            for host in 0..self.hosts.len() {
+                self.connect(client, node(host));
+            }
+            if self.topology == Topology::Cluster {
+                for (host, slots) in [(0, 0..=SLOTS / 2), (1, SLOTS / 2 + 1..=SLOTS - 1)] {
+                    self.step(client, Event::Link(LinkEvent::Serves(node(host), slots)));
+                }
+            }
+            self.soon(500, Happening::Act(client));
+            self.perhaps(2, 20_000, |world| Happening::Breaks(client, world.some_node()));
+            self.perhaps(6, 30_000, |_| Happening::ClientRests(client));
+            self.perhaps(8, 60_000, |_| Happening::Closes(client));
+            self.perhaps(12, 60_000, |_| Happening::RuntimeGone(client));
+        }
+        self.perhaps(2, 30_000, |_| Happening::Force);
+        for host in 0..self.hosts.len() {
+            self.perhaps(6, 30_000, |_| Happening::HostRests(host));
+            self.perhaps(3, 30_000, |_| Happening::HostRefuses(host));
+            let kind = [Restart::WithItsData, Restart::WithOlderData, Restart::Empty][self.below(3) as usize];
+            self.perhaps(4, 30_000, |_| Happening::Restarts(host, kind));
+        }
+        if self.topology == Topology::Cluster {
+            self.perhaps(2, 30_000, |_| Happening::Moves);
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.u64(..bound)
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn is_trouble(&self) -> bool {
+        self.now < Instant::default() + TROUBLE
+    }
+
+    fn soon(&mut self, within_ms: u64, happening: Happening) {
+        let micros = self.below(within_ms * 1000) + 1;
+        self.at(self.now + Duration::from_micros(micros), happening);
+    }
+
+    fn perhaps(&mut self, one_in: u64, within_ms: u64, happening: impl FnOnce(&mut Self) -> Happening) {
+        if self.one_in(one_in) {
+            let happening = happening(self);
+            self.soon(within_ms, happening);
+        }
+    }
+
+    fn at(&mut self, when: Instant, happening: Happening) {
+        self.number += 1;
+        self.agenda.insert((when, self.number), happening);
+    }
+
+    fn some_node(&mut self) -> NodeId {
+        let hosts = self.hosts.len() as u64;
+        node(self.below(hosts) as usize)
+    }
+
+    /// Runs until nothing is left to happen. Returns what was broken.
+    pub fn run(&mut self) -> Result<(), String> {
+        loop {
+            let happening = self.agenda.first_key_value().map(|((when, _), _)| *when);
+            let timers = self.clients.iter().enumerate();
+            let timer = timers.filter_map(|(number, client)| Some((client.next_timer()?, number))).min();
+            match (happening, timer) {
+                (None, None) => break,
+                (when, Some((due, client))) if when.is_none_or(|when| due <= when) => {
+                    self.now = self.now.max(due);
+                    self.step(client, Event::Time);
+                    self.checker.timer(client, due);
+                }
+                _ => {
+                    if let Some(((when, _), happening)) = self.agenda.pop_first() {
+                        self.now = self.now.max(when);
+                        self.happen(happening);
+                    }
+                }
+            }
+            self.look();
+            if let Some(broken) = self.checker.broken() {
+                return Err(self.tell(broken));
+            }
+            if self.now > Instant::default() + OVER {
+                break;
+            }
+        }
+        self.check_end();
+        self.checker.broken().map_or(Ok(()), |broken| Err(self.tell(broken)))
+    }
+
+    fn tell(&self, broken: String) -> String {
+        format!("seed {}: {broken}", self.seed)
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        if let Some(later) = self.rests(&happening) {
+            return self.at(later, happening);
+        }
+        match happening {
+            Happening::Act(client) => self.act(client),
+            Happening::Claim(client, call) => self.claim(client, call),
+            Happening::End(client, call) => self.end(client, call),
+            Happening::Disturb(client, call) => self.step(client, Event::Disturbed(call)),
+            Happening::Arrives { client, id, host, request } => self.arrives(client, id, host, &request),
+            Happening::Answers { client, id, reply } => self.step(client, Event::Replied(id, reply)),
+            Happening::Pushed { client, connection, message } => self.pushed(client, connection, &message),
+            Happening::Breaks(client, node) => self.breaks(client, node),
+            Happening::Connects(client, node) => self.connect(client, node),
+            Happening::Force => self.force(),
+            Happening::ClientRests(client) => {
+                let rests = Duration::from_millis(self.below(60_000));
+                self.clients[client].stands_still_until = self.now + rests;
+                self.say(|| format!("c{client} stands still for {rests:?}"));
+                self.at(self.now + rests, Happening::Wakes);
+            }
+            Happening::HostRests(host) => {
+                let rests = Duration::from_millis(self.below(30_000));
+                self.hosts[host].stands_still_until = self.now + rests;
+                self.say(|| format!("server {host} stands still for {rests:?}"));
+            }
+            Happening::HostRefuses(host) => {
+                let refuses = Duration::from_millis(self.below(5_000));
+                self.hosts[host].refuses_until = self.now + refuses;
+                self.say(|| format!("server {host} refuses for {refuses:?}"));
+            }
+            Happening::Restarts(host, restart) => self.restart(host, restart),
+            Happening::Moves => self.move_slot(),
+            Happening::Serves { client, lock } => {
+                let (slot, host) = (slot_of(&lock), self.host_of(&lock));
+                self.step(client, Event::Link(LinkEvent::Serves(node(host), slot..=slot)));
+            }
+            Happening::Closes(client) => {
+                self.say(|| format!("c{client} is closed"));
+                self.step(client, Event::Close);
+            }
+            Happening::RuntimeGone(client) => {
+                self.say(|| format!("the runtime of c{client} has ended"));
+                self.clients[client].is_closed = true;
+                self.ended = true;
+                for host in 0..self.hosts.len() {
+                    self.clients[client].connections.remove(&node(host));
+                    self.hosts[host].server.reachable.remove(&format!("c{client}"));
+                }
+                self.step(client, Event::RuntimeGone);
+            }
+            Happening::Wakes => {}
+        }
+    }
+
+    /// Until when a process that this happens to stands still.
+    fn rests(&self, happening: &Happening) -> Option<Instant> {
+        let until = match happening {
+            Happening::Act(client)
+            | Happening::Claim(client, _)
+            | Happening::End(client, _)
+            | Happening::Disturb(client, _)
+            | Happening::Answers { client, .. }
+            | Happening::Pushed { client, .. }
+            | Happening::Breaks(client, _)
+            | Happening::Connects(client, _)
+            | Happening::Serves { client, .. }
+            | Happening::RuntimeGone(client)
+            | Happening::Closes(client) => self.clients[*client].stands_still_until,
+            Happening::Arrives { host, .. } => self.hosts[*host].stands_still_until,
+            _ => return None,
+        };
+        (until > self.now).then_some(until)
+    }
+
+    /// A new call, of an owner of its own or of one that has others.
+    fn act(&mut self, client: usize) {
+        if !self.is_trouble() || self.clients[client].is_closed {
+            return;
+        }
+        let name = self.below(NAMES as u64) as usize;
+        let scope = if self.one_in(2) { Scope::Owner } else { Scope::Call };
+        let this = &mut self.clients[client];
+        this.next_owner += 1;
+        let fresh = this.next_owner;
+        let call = CallId(this.calls.insert(()));
+        let owner = if scope == Scope::Owner { 1 + self.below(2) } else { fresh };
+        let limit = self.now + Duration::from_millis(1 + self.below(6000));
+        let manner = match self.below(8) {
+            0 | 1 => Manner::Tries { limit, proposed: None },
+            2 => Manner::Waits { limit: Some(limit) },
+            _ => Manner::Waits { limit: None },
+        };
+        let lease = if self.one_in(4) { Lease::Fixed(LEASE) } else { Lease::Renewed(LEASE) };
+        let caller = Caller { name, owner, waits: manner.waits(), limit: manner.limit(), state: State::Waits };
+        self.clients[client].callers.insert(call, caller);
+        let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
+        let (keys, task) = (keys(name), TaskId(self.below(3)));
+        self.say(|| format!("c{client} {call:?} calls {name} as {owner}: {manner:?} {lease:?}"));
+        self.step(client, Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task }));
+        // Some give up at any time.
+        self.perhaps(6, 5000, |_| Happening::End(client, call));
+        self.perhaps(6, 5000, |_| Happening::Disturb(client, call));
+        self.soon(1500, Happening::Act(client));
+    }
+
+    fn claim(&mut self, client: usize, call: CallId) {
+        let Some(caller) = self.clients[client].callers.get_mut(&call) else { return };
+        if caller.state == State::Offered {
+            caller.state = State::Holds;
+            self.step(client, Event::Claimed(call));
+            let for_ms = if self.one_in(5) { 8000 } else { 300 };
+            self.soon(for_ms, Happening::End(client, call));
+        }
+    }
+
+    fn end(&mut self, client: usize, call: CallId) {
+        let unlocks = self.one_in(2);
+        let Some(caller) = self.clients[client].callers.get_mut(&call) else { return };
+        self.checker.ends(client, call);
+        if caller.state == State::Holds && unlocks {
+            caller.state = State::Unlocks;
+            self.say(|| format!("c{client} {call:?} unlocks"));
+            self.step(client, Event::Unlock(call));
+        } else {
+            self.forget(client, call);
+            self.say(|| format!("c{client} {call:?} is dropped"));
+            self.step(client, Event::Gone(call));
+        }
+    }
+
+    fn forget(&mut self, client: usize, call: CallId) {
+        self.checker.ends(client, call);
+        self.clients[client].callers.remove(&call);
+        self.clients[client].calls.remove(call.0);
+    }
+
+    fn breaks(&mut self, client: usize, node: NodeId) {
+        if let Some(connection) = self.clients[client].connections.remove(&node) {
+            self.hosts[usize::from(node.0)].server.reachable.remove(&format!("c{client}"));
+            self.say(|| format!("c{client} loses its connection to {}", node.0));
+            self.step(client, Event::Link(LinkEvent::Down(connection, Fault::Disconnected.into())));
+            self.soon(3000, Happening::Connects(client, node));
+        }
+    }
+
+    fn connect(&mut self, client: usize, node: NodeId) {
+        if self.clients[client].connections.contains_key(&node) || self.clients[client].is_gone() {
+            return;
+        }
+        self.number += 1;
+        let connection = Connection { node, number: self.number as u32 };
+        self.clients[client].connections.insert(node, connection);
+        let host = &mut self.hosts[usize::from(node.0)];
+        host.server.reachable.insert(format!("c{client}"));
+        let frozen_until = ServerTime((host.server.frozen_until_us / 1000).cast_signed());
+        let server_micros = Some(host.micros(self.now).cast_signed());
+        self.say(|| format!("c{client} connects to {}", node.0));
+        self.step(client, Event::Link(LinkEvent::Up { connection, server_micros, frozen_until }));
+        if self.is_trouble() {
+            self.soon(20_000, Happening::Breaks(client, node));
+        }
+    }
+
+    fn step(&mut self, client: usize, event: Event<'_>) {
+        let mut effects = Vec::new();
+        self.steps += 1;
+        let this = &mut self.clients[client];
+        let concerned = self.coverage.before(&this.session, &event, self.now);
+        let kind = crate::coverage::kind(&event);
+        this.session.step(self.now, event, &mut effects);
+        self.coverage.after(&this.session, kind, concerned);
+        for effect in effects {
+            self.do_effect(client, effect);
+        }
+    }
+
+    fn do_effect(&mut self, client: usize, effect: Effect) {
+        match effect {
+            Effect::Send(id, connection, request) => self.send(client, id, connection, request),
+            Effect::Tell(call, outcome) => self.told(client, call, outcome),
+            Effect::Valid(call, until) => {
+                let caller = self.clients[client].callers.get(&call).cloned();
+                caller.into_iter().for_each(|caller| self.checker.valid(client, call, &caller, until, self.now));
+            }
+            Effect::Lost(call, loss) => {
+                self.say(|| format!("c{client} {call:?} is lost: {loss:?}"));
+                self.checker.ends(client, call);
+            }
+            Effect::Closed { unfinished } => {
+                self.say(|| format!("c{client} has closed, {unfinished} unfinished"));
+                self.clients[client].is_closed = true;
+                // What has had no answer lasts until its time is over.
+                self.ended |= unfinished > 0;
+            }
+            Effect::Note(note) => self.say(|| format!("c{client} notes {note:?}")),
+            Effect::Ended(..) | Effect::Suspect(_) => {}
+        }
+    }
+
+    fn told(&mut self, client: usize, call: CallId, outcome: Outcome) {
+        self.say(|| format!("c{client} {call:?} hears {outcome:?}"));
+        let now = self.now;
+        let Some(caller) = self.clients[client].callers.get_mut(&call) else { return };
+        self.checker.told(client, call, caller, &outcome, now);
+        if let Outcome::Granted { .. } = outcome {
+            caller.state = State::Offered;
+            let rests = self.is_trouble() && self.one_in(10);
+            return self.soon(if rests { 2000 } else { 100 }, Happening::Claim(client, call));
+        }
+        self.forget(client, call);
+    }
+
+    fn send(&mut self, client: usize, id: RequestId, connection: Connection, request: Request) {
+        self.say(|| format!("c{client} sends {:?} {}", id.number.0, brief(&request)));
+        if self.clients[client].connections.get(&connection.node) != Some(&connection) {
+            let reply = Err(RequestError::NotSent(Fault::Disconnected.into()));
+            return self.soon(1, Happening::Answers { client, id, reply });
+        }
+        if self.is_trouble() && self.one_in(20) {
+            // A reply that cannot be read, or a request that could not be written.
+            let cause = Fault::Disconnected.into();
+            let is_sent = self.one_in(2);
+            let error = if is_sent { RequestError::Unanswered(cause) } else { RequestError::NotSent(cause) };
+            self.soon(1500, Happening::Answers { client, id, reply: Err(error) });
+            if !is_sent {
+                return;
+            }
+        }
+        let host = usize::from(connection.node.0);
+        let is_lost = self.is_trouble() && self.one_in(12);
+        let is_repeated = self.is_trouble() && self.one_in(12) && !matches!(request, Request::Acquire(_));
+        let request = Arc::new(request);
+        for copy in 0..if is_lost { 0 } else { 1 + u8::from(is_repeated) } {
+            let is_late = copy > 0 || self.is_trouble() && self.one_in(20);
+            let arrives = Happening::Arrives { client, id, host, request: request.clone() };
+            self.soon(if is_late { 6000 } else { 20 }, arrives);
+        }
+    }
+
+    fn arrives(&mut self, client: usize, id: RequestId, host: usize, request: &Request) {
+        let refusal = self.refusal(host, request);
+        let mut messages = Vec::new();
+        let is_half_way = self.now < Instant::default() + TROUBLE && self.random.u8(..40) == 0;
+        let reply = if let Some(kind) = refusal {
+            Err(RequestError::Refused(Refusal { kind, cause: Cause::new(Fault::NotConnected) }))
+        } else {
+            let micros = self.hosts[host].micros(self.now);
+            self.hosts[host].keep(self.now);
+            let settings = &self.clients[client].settings;
+            let reply = self.hosts[host].server.run(request, settings, micros, &mut messages);
+            // Refused behind its last write.
+            let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Cause::new(Fault::NotConnected) };
+            if is_half_way { Err(RequestError::Refused(half_way)) } else { Ok(reply) }
+        };
+        self.publish(host, messages);
+        self.say(|| format!("server {host} runs {:?} of c{client}: {reply:?}", id.number.0));
+        if self.is_trouble() && self.one_in(12) {
+            return;
+        }
+        let is_late = self.is_trouble() && self.one_in(20);
+        self.soon(if is_late { 4000 } else { 20 }, Happening::Answers { client, id, reply });
+    }
+
+    fn refusal(&self, host: usize, request: &Request) -> Option<RefusalKind> {
+        if self.hosts[host].refuses_until > self.now {
+            return Some(RefusalKind::ServerForNow);
+        }
+        let served_by = self.host_of(lock_of(request));
+        (served_by != host).then_some(RefusalKind::SlotForNow)
+    }
+
+    /// The server that has the data of a name.
+    fn host_of(&self, lock: &str) -> usize {
+        match self.topology {
+            Topology::OneServer => 0,
+            Topology::Cluster => {
+                self.checker.moved.get(lock).copied().unwrap_or(usize::from(slot_of(lock) > SLOTS / 2))
+            }
+        }
+    }
+
+    fn publish(&mut self, host: usize, messages: Vec<Message>) {
+        for message in messages {
+            let client = message.client.trim_start_matches('c').parse().unwrap_or(0);
+            let Some(connection) = self.clients[client].connections.get(&node(host)).copied() else { continue };
+            if self.is_trouble() && self.one_in(10) {
+                continue;
+            }
+            for _ in 0..1 + u8::from(self.is_trouble() && self.one_in(20)) {
+                let is_late = self.is_trouble() && self.one_in(10);
+                let pushed = Happening::Pushed { client, connection, message: message.clone() };
+                self.soon(if is_late { 3000 } else { 20 }, pushed);
+            }
+        }
+    }
+
+    fn pushed(&mut self, client: usize, connection: Connection, Message { lock, text, .. }: &Message) {
+        self.say(|| format!("c{client} gets {text:?}"));
+        let push = match text {
+            Text::Grant { token, lease_ms, ticket } => {
+                Push::Grant { token: *token, lease: Duration::from_millis(*lease_ms), ticket, lock }
+            }
+            Text::Revoked { token, owner } => Push::Revoked { token: *token, owner, lock },
+        };
+        self.step(client, Event::Pushed(connection, push));
+    }
+
+    fn force(&mut self) {
+        let name = self.below(NAMES as u64) as usize;
+        let keys = keys(name);
+        let host = self.host_of(&keys.lock);
+        let (micros, mut messages) = (self.hosts[host].micros(self.now), Vec::new());
+        let settings = self.clients[0].settings.clone();
+        let token = self.hosts[host].server.force_unlock(&keys, &settings, micros, &mut messages);
+        self.say(|| format!("force_unlock of {}: {token:?}", keys.name));
+        token.into_iter().for_each(|token| self.checker.forced(name, token));
+        if self.is_trouble() {
+            self.soon(10_000, Happening::Force);
+        }
+        self.publish(host, messages);
+    }
+
+    /// All of its connections end. What it may have forgotten freezes it for the longest lease.
+    fn restart(&mut self, host: usize, restart: Restart) {
+        self.say(|| format!("server {host} restarts: {restart:?}"));
+        let micros = self.hosts[host].micros(self.now);
+        let now = self.now;
+        let this = &mut self.hosts[host];
+        match restart {
+            Restart::WithItsData => {}
+            Restart::WithOlderData => {
+                this.older.retain(|(when, _)| now.since(*when) < Duration::from_secs(5));
+                if let Some((_, older)) = this.older.first() {
+                    this.server = older.clone();
+                }
+            }
+            Restart::Empty => this.server = Server::new(TokenClock::Time),
+        }
+        this.server.reachable.clear();
+        // A node that comes back learns from the others which slots have gone.
+        let gone: Vec<_> =
+            self.hosts[host].server.names.keys().filter(|lock| self.host_of(lock) != host).cloned().collect();
+        let this = &mut self.hosts[host];
+        gone.iter().for_each(|lock| drop(this.server.names.remove(lock)));
+        if !matches!(restart, Restart::WithItsData) {
+            // With twice the difference of the clocks (R14).
+            let freeze = LEASE.max(FIRST_LEASE) + Duration::from_secs(7);
+            this.server.frozen_until_us = micros + u64::try_from(freeze.as_micros()).unwrap_or(0);
+        }
+        this.older.clear();
+        (0..CLIENTS).for_each(|client| self.breaks(client, node(host)));
+    }
+
+    /// A name goes to the other server, and the clients learn of it one by one.
+    fn move_slot(&mut self) {
+        let keys = keys(self.below(NAMES as u64) as usize);
+        let from = self.host_of(&keys.lock);
+        let to = 1 - from;
+        // What a frozen server has forgotten, the other one would grant.
+        if self.hosts[from].server.frozen_until_us > self.hosts[from].micros(self.now) {
+            return;
+        }
+        // The clocks differ, and keys keep what is left of their time to live.
+        let shift = self.hosts[to].micros(self.now).wrapping_sub(self.hosts[from].micros(self.now));
+        if let Some(name) = self.hosts[from].server.names.remove(&*keys.lock) {
+            self.hosts[to].server.names.insert(keys.lock.to_string(), name.shifted(shift));
+        }
+        self.checker.moved.insert(keys.lock.to_string(), to);
+        self.say(|| format!("{} goes from server {from} to {to}", keys.name));
+        for client in 0..CLIENTS {
+            self.soon(1000, Happening::Serves { client, lock: keys.lock.to_string() });
+        }
+        self.perhaps(2, 20_000, |_| Happening::Moves);
+    }
+
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        let at = self.now;
+        if let Some(story) = &mut self.story {
+            story.push(format!("{at:?} {}", line()));
+        }
+    }
+
+    /// What must be true after each event.
+    fn look(&mut self) {
+        let is_trouble = self.is_trouble();
+        for name in 0..NAMES {
+            let awake = self.clients.iter().filter(|client| client.stands_still_until <= self.now);
+            let waiting = awake.flat_map(|client| client.callers.values());
+            let waits =
+                waiting.filter(|caller| caller.name == name && caller.waits && caller.state == State::Waits).count();
+            self.checker.progress(name, waits > 0, is_trouble, self.now);
+        }
+    }
+
+    fn check_end(&mut self) {
+        for (number, client) in self.clients.iter().enumerate() {
+            let left: Vec<_> = client.callers.iter().map(|(call, caller)| format!("{call:?} {caller:?}")).collect();
+            self.checker.left(number, &left, client.session.is_idle());
+        }
+        // The places of a client that has ended go with their queue.
+        let later = if self.ended { Duration::from_secs(100) } else { Duration::ZERO };
+        for host in &mut self.hosts {
+            host.server.expire(host.micros(self.now + later));
+            let micros = host.micros(self.now + later);
+            let is_free = host.server.names.values().all(|name| name.is_free(micros));
+            self.checker.left_at_server(is_free, &format!("{:?}", host.server.names));
+        }
+    }
+}
+
+fn node(host: usize) -> NodeId {
+    NodeId(host as u16)
+}
+
+pub fn lock_of(request: &Request) -> &str {
+    match request {
+        Request::Acquire(it) => &it.keys.lock,
+        Request::Release(it) => &it.keys.lock,
+        Request::Renew(it) => &it.keys.lock,
+        Request::Poll(it) => &it.keys.lock,
+        Request::Leave(it) => &it.keys.lock,
+    }
+}
+
+pub fn brief(request: &Request) -> String {
+    match request {
+        Request::Acquire(it) => format!("acquire {} seq {} {:?} until {}", it.owner, it.seq, it.mode, it.not_after),
+        Request::Release(it) => format!("release {} seq {} to {} of token {}", it.owner, it.seq, it.holds, it.token),
+        Request::Renew(it) => format!("renew {} token {} {:?} {:?}", it.owner, it.token, it.lease, it.only),
+        Request::Poll(it) => format!("poll {} {:?}", it.keys.name, it.tickets),
+        Request::Leave(it) => {
+            format!("leave {} seq {} place {:?} until {}", it.owner, it.seq, it.place, it.copies_until)
+        }
+    }
+}
+
+impl Host {
+    fn new(random: &mut fastrand::Rng) -> Self {
+        Self {
+            server: Server::new(TokenClock::Time),
+            skew: random.i64(-4000..4000),
+            ahead_us: random.u64(..3_000_000),
+            older: Vec::new(),
+            stands_still_until: Instant::default(),
+            refuses_until: Instant::default(),
+        }
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        let passed = now.micros().cast_signed();
+        let passed = passed + passed / 1_000_000 * self.skew + passed % 1_000_000 * self.skew / 1_000_000;
+        SERVERS_EPOCH + self.ahead_us + passed.cast_unsigned()
+    }
+
+    /// Keeps a copy now and then, for a restart with older data.
+    fn keep(&mut self, now: Instant) {
+        if self.older.last().is_none_or(|(when, _)| now.since(*when) > Duration::from_millis(500)) {
+            self.older.push((now, self.server.clone()));
+            self.older.retain(|(when, _)| now.since(*when) < Duration::from_secs(5));
+        }
+    }
+}
+
+impl Client {
+    fn new(number: usize, topology: Topology) -> Self {
+        let waiter_ttl_ms = i64::try_from(WAITER_TTL.as_millis()).unwrap_or(0);
+        Self {
+            session: Session::new(settings(number), topology),
+            calls: Slab::default(),
+            callers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            settings: server::Client { id: format!("c{number}"), waiter_ttl_ms, max_waiters: 100 },
+            next_owner: 100,
+            stands_still_until: Instant::default(),
+            is_closed: false,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_closed && self.connections.is_empty()
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        self.session.next_timer().map(|due| due.max(self.stands_still_until))
+    }
+}
