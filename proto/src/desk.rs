@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::canonical::{RequestNumber, Seq};
+use crate::chore::Chores;
 use crate::effect::{Effect, Note, Outcome};
 use crate::error::{Cause, Fault};
 use crate::event::{CallId, NodeId};
 use crate::keys::Keys;
-use crate::leave::Leaves;
-use crate::look::Looks;
 use crate::node::{Asker, Lane, Node, Place};
 use crate::queue::Queues;
 use crate::released::BEHIND_AT_MOST;
@@ -34,8 +33,7 @@ pub struct Common {
     pub slots: Slots,
     pub nodes: BTreeMap<NodeId, Node>,
     pub queues: Queues,
-    pub leaves: Leaves,
-    pub looks: Looks,
+    pub chores: Chores,
     pub timers: Timers,
     /// Nodes to which a request may have become free to go in this step.
     pub ready: BTreeSet<NodeId>,
@@ -50,8 +48,7 @@ impl Common {
             slots: Slots::new(topology),
             nodes: BTreeMap::new(),
             queues: Queues::default(),
-            leaves: Leaves::default(),
-            looks: Looks::default(),
+            chores: Chores::default(),
             timers: Timers::default(),
             ready: BTreeSet::new(),
             last_seq: Seq::default(),

@@ -135,6 +135,8 @@ pub enum CallError {
     },
     /// The hold that it would re-enter is lost.
     Lost,
+    /// Its task holds the lock itself, and the call asked to be refused then.
+    SelfWait,
     Closed,
     RuntimeGone,
 }

@@ -93,6 +93,16 @@ pub struct Want {
     /// The terms of its place in the queue.
     pub terms: Arc<str>,
     pub task: TaskId,
+    pub self_wait: SelfWait,
+}
+
+/// What becomes of a call whose task holds the lock itself, outside of a scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SelfWait {
+    /// A warning after a whole lease.
+    Warned,
+    /// It is refused, and nothing is sent.
+    Refused,
 }
 
 /// Who may re-enter what a call gets.

@@ -42,7 +42,7 @@
 //! - **Lost.** The hold is lost, and guards are still there: each learns of it, and a nested call is refused.
 //!
 //! Calls of one owner wait in a line at its [`entry`](stages::entry), so they need no turns. What is to be forgotten by the server
-//! is a [`leave`] of its own, which no stage waits for (R9).
+//! is a [`chore`] of its own, which no stage waits for (R9).
 //!
 //! These transitions happen within one step; `verify/explore` holds the list to what it sees. Where a call ends another one of its
 //! line begins at once, so two of them may be seen as one:
@@ -71,6 +71,7 @@
 
 pub mod backoff;
 pub mod canonical;
+pub mod chore;
 pub mod command;
 pub mod desk;
 pub mod effect;
@@ -78,8 +79,6 @@ pub mod error;
 pub mod event;
 pub mod keys;
 pub mod lease;
-pub mod leave;
-pub mod look;
 pub mod node;
 pub mod push;
 pub mod queue;

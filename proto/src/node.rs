@@ -24,9 +24,8 @@ pub enum Asker {
     Renewal(Id),
     /// The waiters of a name.
     Queue(Id),
-    Leave(Id),
-    /// A look at a name that no owner waits for.
-    Look(Id),
+    /// A request that no stage waits for.
+    Chore(Id),
 }
 
 /// A kind of request. Each has a limit of its own, so that any number of new calls leaves room for renewals (P8).

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::{Canonical, RequestNumber, Seq};
+use crate::chore::Leaving;
 use crate::desk::{Common, Desk, Punctuality, STEP};
 use crate::effect::{Effect, Note, Outcome, Request};
-use crate::error::{Cause, Fault, RequestError};
-use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, Want};
+use crate::error::{CallError, Cause, Fault, RequestError};
+use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
 use crate::keys::Keys;
-use crate::leave::Leaving;
 use crate::node::{Asker, GateChange, InFlight, Lane, Link};
 use crate::push::Push;
 use crate::queue::News;
@@ -35,7 +35,7 @@ const LATE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Hash)]
 pub struct Session {
     pub(crate) entries: Slab<Entry>,
-    by_owner: BTreeMap<(u64, Arc<str>), Id>,
+    by_name: BTreeMap<(Arc<str>, u64), Id>,
     pub(crate) calls: BTreeMap<CallId, CallPlace>,
     pub(crate) common: Common,
     stage: Stage,
@@ -64,7 +64,7 @@ impl Session {
     pub fn new(settings: Settings, topology: Topology) -> Self {
         Self {
             entries: Slab::default(),
-            by_owner: BTreeMap::new(),
+            by_name: BTreeMap::new(),
             calls: BTreeMap::new(),
             common: Common::new(settings, topology),
             stage: Stage::Open,
@@ -103,15 +103,23 @@ impl Session {
 
     /// Whether nothing is left of any call, and nothing is to be sent.
     pub fn is_idle(&self) -> bool {
-        let Common { queues, leaves, looks, timers, .. } = &self.common;
+        let Common { queues, chores, timers, .. } = &self.common;
         let is_idle =
-            self.entries.is_empty() && self.by_owner.is_empty() && self.calls.is_empty() && self.work.is_empty();
-        is_idle && queues.is_empty() && leaves.is_empty() && looks.is_empty() && timers.is_empty()
+            self.entries.is_empty() && self.by_name.is_empty() && self.calls.is_empty() && self.work.is_empty();
+        is_idle && queues.is_empty() && chores.is_empty() && timers.is_empty()
     }
 
     /// This owner at this name.
     pub(crate) fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
-        self.by_owner.get(&(owner, lock_key.clone())).copied()
+        self.by_name.get(&(lock_key.clone(), owner)).copied()
+    }
+
+    /// Whether the task of this call holds the lock by another owner.
+    fn holds_itself(&self, want: &Want) -> bool {
+        let from = (want.keys.lock.clone(), 0);
+        let to = (want.keys.lock.clone(), u64::MAX);
+        let owners = self.by_name.range(from..=to).filter(|((_, owner), _)| *owner != want.owner);
+        owners.filter_map(|(_, id)| self.entries.get(*id)).any(|entry| self_wait::is_held_by(entry, want.task))
     }
 
     /// Those that had their last outcome are forgotten, and the limit of those that were granted the lock is over.
@@ -136,7 +144,7 @@ impl Session {
 
     fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Stage::Closing(why, until) = self.stage else { return };
-        let unfinished = self.releasing + self.common.leaves.len();
+        let unfinished = self.releasing + self.common.chores.leaves();
         let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
         if is_done || until <= now {
             self.stage = Stage::Closed(why);
@@ -179,7 +187,7 @@ impl Step<'_> {
     /// Changes an entry, lets its next calls go on, and removes it when nothing of it is left.
     fn with(&mut self, id: Id, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
         let Self { now, punctuality, .. } = *self;
-        let Session { entries, common, by_owner, releasing, .. } = &mut *self.session;
+        let Session { entries, common, by_name, releasing, .. } = &mut *self.session;
         let Some(entry) = entries.get_mut(id) else { return };
         let mut desk = Desk { now, punctuality, common, effects: self.effects };
         *releasing -= usize::from(entry.is_releasing());
@@ -188,7 +196,7 @@ impl Step<'_> {
         entry.keep(&mut desk);
         *releasing += usize::from(entry.is_releasing());
         if entry.is_over() {
-            by_owner.remove(&(entry.who.owner, entry.who.keys.lock.clone()));
+            by_name.remove(&(entry.who.keys.lock.clone(), entry.who.owner));
             entries.remove(id);
         }
     }
@@ -203,6 +211,9 @@ impl Step<'_> {
         if let Stage::Closing(why, _) | Stage::Closed(why) = self.session.stage {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
+        if want.self_wait == SelfWait::Refused && self.session.holds_itself(&want) {
+            return self.effects.push(Effect::Tell(call, Outcome::Failed(CallError::SelfWait)));
+        }
         let id = self.session.entry_at(want.owner, &want.keys.lock).unwrap_or_else(|| self.new_entry(&want));
         let mut place = CallPlace { entry: id, limit: None };
         self.session.common.timers.plan(Timer::Call(call), &mut place.limit, want.manner.limit());
@@ -214,7 +225,7 @@ impl Step<'_> {
     fn new_entry(&mut self, want: &Want) -> Id {
         let slot = self.session.common.slots.of(&want.keys.lock);
         let id = self.session.entries.insert_with(|id| Entry::new(id, want, slot));
-        self.session.by_owner.insert((want.owner, want.keys.lock.clone()), id);
+        self.session.by_name.insert((want.keys.lock.clone(), want.owner), id);
         id
     }
 
@@ -256,8 +267,7 @@ impl Step<'_> {
                 self.with(id, |entry, desk| made = entry.renew(number, desk).map(|it| (it, entry.who.slot)))
             }
             Asker::Queue(id) => made = self.desk().ask_to_poll(id, number),
-            Asker::Leave(id) => made = self.desk().ask_to_leave(id, number),
-            Asker::Look(id) => made = self.desk().ask_to_look(id, number),
+            Asker::Chore(id) => made = self.desk().ask_for_chore(id, number),
         }
         made
     }
@@ -300,13 +310,12 @@ impl Step<'_> {
         match request.asker {
             Asker::Entry(id) => self.with(id, |entry, desk| entry.replied(answered, desk)),
             Asker::Renewal(id) => self.with(id, |entry, desk| entry.renewed(answered, desk)),
-            Asker::Leave(id) => self.desk().leave_replied(id, answered),
             Asker::Queue(id) => {
                 let news = self.desk().polled(id, answered);
                 news.into_iter().for_each(|news| self.tell_waiters(news));
             }
-            Asker::Look(id) => {
-                let found = self.desk().looked(id, answered);
+            Asker::Chore(id) => {
+                let found = self.desk().chore_replied(id, answered);
                 found.into_iter().for_each(|(keys, holder)| self.found(&keys, &holder));
             }
         }
@@ -344,7 +353,7 @@ impl Step<'_> {
     fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: &PolledHolder, waiters: &[(Id, Seq)]) {
         let held = owner_of(&holder.owner).and_then(|owner| self.session.entry_at(owner, &keys.lock));
         let note = held.and_then(|held| self_wait::find(&mut self.session.entries, held, waiters, self.now));
-        self.effects.extend(note.map(|self_wait| Effect::Note(self_wait.note(keys.clone()))));
+        self.effects.extend(note.map(|stuck| Effect::Note(stuck.note(keys.clone()))));
     }
 
     /// The server says that an owner of this client has the lock.
@@ -363,7 +372,7 @@ impl Step<'_> {
     fn leave_unknown(&mut self, keys: Arc<Keys>, owner_id: &str, seq: Seq, lease: Duration) {
         let slot = self.session.common.slots.of(&keys.lock);
         let (owner, place, copies_until) = (owner_id.into(), String::new(), ServerTime::default());
-        self.desk().leave(Leaving { keys, slot, owner, seq, place, copies_until, lease });
+        self.desk().leave(keys, slot, Leaving { owner, seq, place, copies_until, lease });
     }
 
     fn pushed(&mut self, connection: Connection, push: &Push<'_>) {
@@ -467,7 +476,7 @@ impl Step<'_> {
     /// What waits or holds at this node is asked about, waits first.
     fn check_all(&mut self, node: NodeId) {
         self.session.work.retain(|work| work.checks() != Some(node));
-        let all = [Whose::Queues, Whose::Entries, Whose::Leaves, Whose::Looks];
+        let all = [Whose::Queues, Whose::Entries, Whose::Chores];
         self.session.work.extend(all.map(|whose| Work::Check { node, whose, from: 0 }));
     }
 
@@ -492,8 +501,7 @@ impl Step<'_> {
                     self.with_call(call, |entry, desk| entry.late(call, desk));
                 }
                 Timer::Queue(id) => self.desk().queue_time(id),
-                Timer::Leave(id) => self.desk().leave_time(id),
-                Timer::Look(id) => self.desk().look_time(id),
+                Timer::Chore(id) => self.desk().chore_time(id),
                 Timer::Node(id) => self.node_time(id),
                 Timer::Work => self.work(),
                 Timer::Closing => {}
@@ -590,16 +598,14 @@ impl Step<'_> {
         let (ids, next) = match whose {
             Whose::Queues => common.queues.ids_from(from, count),
             Whose::Entries => entries.ids_from(from, count),
-            Whose::Leaves => common.leaves.ids_from(from, count),
-            Whose::Looks => common.looks.ids_from(from, count),
+            Whose::Chores => common.chores.ids_from(from, count),
         };
         let done = ids.len();
         for id in ids {
             match whose {
                 Whose::Queues => self.desk().resume(id),
                 Whose::Entries => self.with(id, |entry, desk| entry.check(desk)),
-                Whose::Leaves => self.desk().keep_leave(id),
-                Whose::Looks => self.desk().keep_look(id),
+                Whose::Chores => self.desk().keep_chore(id),
             }
         }
         (done, next)

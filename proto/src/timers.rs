@@ -13,8 +13,7 @@ pub enum Timer {
     /// The limit of a call.
     Call(CallId),
     Queue(Id),
-    Leave(Id),
-    Look(Id),
+    Chore(Id),
     Node(NodeId),
     /// Work that was begun in an earlier step.
     Work,

@@ -31,8 +31,7 @@ pub enum Work {
 pub enum Whose {
     Queues,
     Entries,
-    Leaves,
-    Looks,
+    Chores,
 }
 
 impl Work {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fairlock_proto::effect::{Note, Outcome, Request};
 use fairlock_proto::error::{CallError, Cause, Fault, Refusal, RefusalKind, RequestError, UnlockError};
-use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope};
+use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId};
 use fairlock_proto::push::Push;
 use fairlock_proto::requests::renew::Only;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
@@ -119,6 +119,7 @@ fn a_reconnect_asks_about_all_holds_in_bounded_steps() {
     rig.sent.clear();
     rig.now = rig.now + SECOND;
     rig.connect(NodeId(0));
+    assert_eq!(rig.session.next_timer(), Some(rig.now), "all holds were looked at in one step");
     let mut most = rig.sent.len();
     while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
         most = most.max(rig.step(Event::Time));
@@ -357,6 +358,19 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
         }
     }
     assert!(matches!(rig.notes.as_slice(), [Note::WaitsForItself(_)]), "{:?}", rig.notes);
+}
+
+#[test]
+fn a_call_that_would_wait_for_its_own_task_can_be_refused() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    let want = rig.want("x");
+    let refused = rig.call(fairlock_proto::event::Want { self_wait: SelfWait::Refused, ..want.clone() });
+    assert!(matches!(rig.outcome(refused), Some(Outcome::Failed(CallError::SelfWait))));
+    assert!(rig.sent.is_empty());
+    let of_another_task = fairlock_proto::event::Want { self_wait: SelfWait::Refused, task: TaskId(2), ..want };
+    rig.call(of_another_task);
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
 }
 
 fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::event::Answer {

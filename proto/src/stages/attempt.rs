@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::canonical::Seq;
+use crate::chore::Leaving;
 use crate::desk::Desk;
 use crate::effect::Outcome;
 use crate::error::{CallError, Cause, Loss, RequestError};
 use crate::event::{CallId, Lease, Manner, Scope, TaskId};
 use crate::keys::place;
 use crate::lease;
-use crate::leave::Leaving;
 use crate::sending::{Answered, Sending};
 use crate::stages::asking::Asking;
 use crate::stages::entry::{Stage, Who};
@@ -85,15 +85,14 @@ impl Attempt {
             desk.verify_all(&who.keys.lock);
         }
         if has_copies || self.remains == Remains::Something {
-            desk.leave(Leaving {
-                keys: who.keys.clone(),
-                slot: who.slot,
+            let leaving = Leaving {
                 owner: who.owner_id.clone(),
                 seq: self.seq,
                 place: place(&who.owner_id, self.seq.0, &self.call.terms),
                 copies_until: self.copies_until,
                 lease: self.call.lease.length(),
-            });
+            };
+            desk.leave(who.keys.clone(), who.slot, leaving);
         }
     }
 

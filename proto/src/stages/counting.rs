@@ -14,6 +14,7 @@ use crate::sending::Sending;
 use crate::stages::attempt::Call;
 use crate::stages::entry::Who;
 use crate::stages::hold::Hold;
+use crate::stages::renewal::held_until;
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
@@ -93,7 +94,7 @@ impl Counting {
         }
     }
 
-    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<Request> {
+    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
         match self {
             Self::Settled(_) => None,
             Self::Entering(entering) => Some(entering.ask(number, hold, who, desk)),
@@ -110,15 +111,13 @@ impl Entering {
         Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
     }
 
-    fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Request {
+    fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &mut Desk<'_>) -> Request {
         self.retry.sending = Sending::UnderWay(number);
         // A lease that is not extended gets no more than what is left of it. Not less either: a key that has lost its time to
         // live gets this one.
         let left = lease::lasting(hold.deadline.since(desk.now));
-        let longest =
-            crate::stages::renewal::held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now));
+        let longest = held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now));
         let lease = if hold.lease.is_renewed() { hold.lease.length().min(longest).max(left) } else { left };
-        let not_after = desk.common.nodes.get(&desk.serving(who.slot).node).map(|node| node.clock.at(desk.now));
         Request::Acquire(Acquire {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
@@ -126,7 +125,7 @@ impl Entering {
             mode: Mode::Nest(hold.token, self.from),
             lease,
             terms: hold.holder.terms.clone(),
-            not_after: (not_after.unwrap_or_default() + desk.settings().operation_timeout).0,
+            not_after: desk.not_after(who.slot).0,
         })
     }
 }

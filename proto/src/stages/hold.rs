@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::{Epoch, Seq};
+use crate::chore::Leaving;
 use crate::desk::Desk;
 use crate::effect::{Effect, HoldId, Request};
 use crate::error::Ended;
 use crate::event::{Lease, Scope, TaskId};
 use crate::keys::place;
-use crate::leave::Leaving;
 use crate::requests::release::Release;
 use crate::stages::entry::Who;
 use crate::time::{Instant, ServerTime};
@@ -67,15 +67,14 @@ impl Hold {
     /// A lost hold leaves, with a new seq (R11).
     pub fn leave(&self, who: &Who, desk: &mut Desk<'_>) {
         let (seq, not_after) = (desk.next_seq(), desk.not_after(who.slot));
-        desk.leave(Leaving {
-            keys: who.keys.clone(),
-            slot: who.slot,
+        let leaving = Leaving {
             owner: who.owner_id.clone(),
             seq,
             place: place(&who.owner_id, self.attempt.0, &self.holder.terms),
             copies_until: self.copies_until.max(not_after),
             lease: self.lease.length(),
-        });
+        };
+        desk.leave(who.keys.clone(), who.slot, leaving);
     }
 
     pub fn ended(&self, ended: Ended, desk: &mut Desk<'_>) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use fairlock_proto::effect::{Effect, Note, Outcome, Request};
 use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::{
-    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, TaskId, Want,
+    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId,
+    Want,
 };
 use fairlock_proto::keys::Keys;
 use fairlock_proto::requests::acquire::Acquired;
@@ -155,6 +156,7 @@ impl Rig {
             lease: Lease::Renewed(LEASE),
             terms: "5000/label".into(),
             task: TaskId(1),
+            self_wait: SelfWait::Warned,
         }
     }
 

@@ -12,7 +12,7 @@ use fairlock_proto::canonical::{Canonical, Seq};
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request};
 use fairlock_proto::error::Fault;
 use fairlock_proto::event::{
-    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, TaskId, Want,
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::push::Push;
 use fairlock_proto::session::Session;
@@ -337,8 +337,11 @@ impl State {
             Intent::Tries => Manner::Tries { limit: self.now + world::OPERATION, proposed: None },
         };
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
-        let (keys, scope, task) = (world::keys(0), Scope::Owner, TaskId(0));
-        self.step(client, Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task }));
+        let (keys, scope, task, self_wait) = (world::keys(0), Scope::Owner, TaskId(0), SelfWait::Warned);
+        self.step(
+            client,
+            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task, self_wait }),
+        );
     }
 
     fn serve(&mut self, client: usize, request: &Request) -> Reply {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock_proto::effect::{Effect, Outcome, Request};
 use fairlock_proto::error::{Cause, Fault, Refusal, RefusalKind, RequestError};
 use fairlock_proto::event::{
-    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, TaskId, Want,
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::keys::Keys;
 use fairlock_proto::push::Push;
@@ -371,8 +371,12 @@ impl World {
         self.clients[client].callers.insert(call, caller);
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
         let (keys, task) = (keys(name), TaskId(self.below(3)));
+        let self_wait = if self.one_in(8) { SelfWait::Refused } else { SelfWait::Warned };
         self.say(|| format!("c{client} {call:?} calls {name} as {owner}: {manner:?} {lease:?}"));
-        self.step(client, Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task }));
+        self.step(
+            client,
+            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task, self_wait }),
+        );
         // Some give up at any time.
         self.perhaps(6, 5000, |_| Happening::End(client, call));
         self.perhaps(6, 5000, |_| Happening::Disturb(client, call));
