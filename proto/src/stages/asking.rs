@@ -70,7 +70,7 @@ impl Asking {
         }
         match &answered.reply {
             Ok(Reply { answer: Answer::Acquired(acquired), .. }) => {
-                let acquired = acquired.clone();
+                let acquired = *acquired;
                 self.answered(acquired, &answered, who, desk)
             }
             _ => self.unanswered(answered.reply.err(), who, desk),

@@ -149,7 +149,7 @@ impl World {
         let mut world = Self {
             steps: 0,
             seed,
-            checker: Checker::new(),
+            checker: Checker::default(),
             coverage: Coverage::default(),
             now: Instant::from_micros(1_000_000),
             topology,
