@@ -16,15 +16,12 @@ use crate::queue::Queues;
 use crate::released::BEHIND_AT_MOST;
 use crate::settings::Settings;
 use crate::slots::{Serving, Slots, Topology};
+use crate::standing::{Standing, Wish};
 use crate::time::{Instant, ServerTime};
 use crate::timers::{Timer, Timers};
 
 /// How long a caller may leave a grant unclaimed.
 pub const PATIENCE: Duration = Duration::from_millis(250);
-
-/// How many names, holds or timers one step attends to, so that no caller waits long for the machine. A timer that is due at
-/// once has the next step do the rest.
-pub const STEP: usize = 256;
 
 /// What belongs to no single owner.
 #[derive(Debug, Clone, Hash)]
@@ -71,22 +68,6 @@ impl Common {
         self.last_request.0 += 1;
         self.last_request
     }
-}
-
-/// When an asker is to be called next, and where it waits to send.
-#[derive(Debug, Clone, Copy, Default, Hash)]
-pub struct Standing {
-    pub planned: Option<Instant>,
-    pub place: Option<Place>,
-}
-
-/// What an asker wants of that.
-pub struct Wish {
-    pub timer: Timer,
-    pub asker: Asker,
-    pub slot: u16,
-    pub due: Option<Instant>,
-    pub wants: Option<Lane>,
 }
 
 /// One event's view of that.

@@ -108,6 +108,15 @@ impl RequestError {
         }
     }
 
+    /// Whether the same request may be served later without a change by a person.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::NotSent(_) | Self::Unanswered(_) => true,
+            Self::Refused(refusal) => refusal.may_pass(),
+            Self::RuntimeGone => false,
+        }
+    }
+
     pub fn into_cause(self) -> Cause {
         match self {
             Self::NotSent(cause) | Self::Unanswered(cause) => cause,

@@ -8,20 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
-use crate::desk::{Desk, STEP, Standing, Wish};
-use crate::effect::Request;
 use crate::error::{Cause, RequestError};
-use crate::event::{Answer, Reply};
 use crate::keys::{Keys, ticket};
 use crate::lease;
-use crate::node::{Asker, Lane};
-use crate::requests::poll::{Poll, Polled, PolledHolder};
-use crate::sending::{Answered, Sending};
+use crate::node::Lane;
+use crate::requests::poll::{Polled, PolledHolder};
+use crate::sending::Sending;
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
+use crate::standing::Standing;
 use crate::time::Instant;
-use crate::timers::Timer;
-use crate::trust::{Floor, Grant, Trust, Verdict};
+use crate::timers::STEP;
+use crate::trust::{Floor, Trust};
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
 const VERIFIED_IN_A_POLL: usize = 16;
@@ -41,13 +39,13 @@ const POLL_RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Hash)]
 pub struct Queue {
-    keys: Arc<Keys>,
-    slot: u16,
+    pub keys: Arc<Keys>,
+    pub slot: u16,
     /// Oldest first.
     waiters: BTreeMap<Seq, Waiter>,
-    trust: Trust,
+    pub trust: Trust,
     /// Why the last request about the name had no answer. `None`: it had one.
-    failure: Option<Cause>,
+    pub failure: Option<Cause>,
     /// When the last answered poll was sent.
     last_poll: Instant,
     places: Places,
@@ -59,7 +57,7 @@ pub struct Queue {
     round: Round,
     /// Of the server that was last asked.
     epoch: Epoch,
-    standing: Standing,
+    pub standing: Standing,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -79,7 +77,7 @@ enum Places {
 
 /// How many requests a round may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
+pub enum Scope {
     /// One, whatever there is to verify.
     AtOnce,
     Full,
@@ -134,6 +132,14 @@ impl Queues {
         self.by_name.get(lock_key).copied()
     }
 
+    pub fn get(&self, id: Id) -> Option<&Queue> {
+        self.queues.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut Queue> {
+        self.queues.get_mut(id)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.by_name.is_empty()
     }
@@ -142,17 +148,82 @@ impl Queues {
         self.queues.ids_from(from, count)
     }
 
-    pub fn slot(&self, id: Id) -> Option<u16> {
-        self.queues.get(id).map(|queue| queue.slot)
+    /// The queue of a waiter's name, a new one if there is none.
+    pub fn for_waiter(&mut self, new: &NewWaiter<'_>, next_poll: Instant) -> Id {
+        let Self { queues, by_name } = self;
+        *by_name.entry(new.keys.lock.clone()).or_insert_with(|| queues.insert(Queue::new(new, next_poll)))
+    }
+
+    /// Returns the queue if it has no waiter any more.
+    pub fn remove_waiter(&mut self, id: Id, seq: Seq) -> Option<Queue> {
+        let queue = self.queues.get_mut(id)?;
+        queue.waiters.remove(&seq);
+        if !queue.waiters.is_empty() {
+            return None;
+        }
+        let queue = self.queues.remove(id)?;
+        self.by_name.remove(&queue.keys.lock);
+        Some(queue)
     }
 }
 
 impl Queue {
-    fn verify_all(&mut self, now: Instant) {
+    fn new(new: &NewWaiter<'_>, next_poll: Instant) -> Self {
+        Self {
+            keys: new.keys.clone(),
+            slot: new.slot,
+            waiters: BTreeMap::new(),
+            trust: Trust::new(new.floor),
+            failure: None,
+            last_poll: new.floor.asked,
+            places: Places::Sure,
+            unsure: None,
+            rotation: Seq(0),
+            next_poll,
+            round: Round::None,
+            epoch: new.floor.epoch,
+            standing: Standing::default(),
+        }
+    }
+
+    /// The server has given this waiter a place.
+    pub fn add(&mut self, new: &NewWaiter<'_>, now: Instant, regular: Instant) {
+        self.trust.learn(new.floor);
+        self.failure = None;
+        // The request may be older than the reason to verify all, and what verified the others did not ask for this ticket.
+        let is_old = self.unsure.is_some_and(|since| new.floor.asked <= since);
+        if is_old || new.belief == Belief::GivenUp && !self.waiters.is_empty() {
+            self.verify_all(now);
+        }
+        self.waiters.insert(new.seq, Waiter { entry: new.entry, owner_id: new.owner_id.clone() });
+        self.poll_by(match new.lease_left {
+            // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
+            _ if new.more => now,
+            // Which client is first in line is not known yet, so this one counts as one of the others.
+            Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
+            None => regular,
+        });
+    }
+
+    /// Shows at once that this client is alive, with one request, and leaves it to the next round to verify all places.
+    pub fn resume(&mut self, epoch: Epoch, now: Instant, regular: Duration) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.verify_all(now);
+            self.begin_round(now, regular, Scope::AtOnce);
+            self.poll_by(now);
+        }
+    }
+
+    /// When the next round is due.
+    pub fn due(&self) -> Option<Instant> {
+        matches!(self.round, Round::None).then_some(self.next_poll)
+    }
+
+    pub fn verify_all(&mut self, now: Instant) {
         (self.places, self.unsure) = (Places::Unsure, Some(now));
     }
 
-    fn poll_by(&mut self, due: Instant) {
+    pub fn poll_by(&mut self, due: Instant) {
         self.next_poll = self.next_poll.min(due);
     }
 
@@ -170,8 +241,10 @@ impl Queue {
         some
     }
 
-    fn begin_round(&mut self, now: Instant, regular: Duration, scope: Scope) {
-        let Some((last, _)) = self.waiters.last_key_value() else { return };
+    pub fn begin_round(&mut self, now: Instant, regular: Duration, scope: Scope) {
+        let Some((last, _)) = self.waiters.last_key_value().filter(|_| matches!(self.round, Round::None)) else {
+            return;
+        };
         // What asks for an earlier poll while this round is under way is not undone at its end.
         self.next_poll = now + regular;
         let is_small = self.waiters.len() <= VERIFIED_IN_A_POLL;
@@ -189,7 +262,7 @@ impl Queue {
         Round::Rotating { sending: Sending::Waits, carried, waiting }
     }
 
-    fn wants(&self) -> Option<Lane> {
+    pub fn wants(&self) -> Option<Lane> {
         let wants = match &self.round {
             Round::None => false,
             Round::Rotating { sending, .. } => *sending == Sending::Waits,
@@ -199,7 +272,13 @@ impl Queue {
     }
 
     /// The tickets of the next request.
-    fn carry(&mut self, number: RequestNumber) -> Vec<Seq> {
+    pub fn carry(&mut self, number: RequestNumber) -> Vec<String> {
+        let carried = self.choose(number);
+        let of = |seq: &Seq| self.waiters.get(seq).map(|waiter| ticket(&waiter.owner_id, seq.0));
+        carried.iter().filter_map(of).collect()
+    }
+
+    fn choose(&mut self, number: RequestNumber) -> Vec<Seq> {
         match &mut self.round {
             Round::None => Vec::new(),
             Round::Rotating { sending, carried, .. } => {
@@ -220,7 +299,7 @@ impl Queue {
     }
 
     /// The tickets of this request, whose round goes on without it.
-    fn take(&mut self, number: RequestNumber) -> Option<Asked> {
+    pub fn take(&mut self, number: RequestNumber) -> Option<Asked> {
         match &mut self.round {
             Round::Rotating { sending, carried, waiting } if sending.awaits(number) => {
                 Some(Asked { carried: std::mem::take(carried), waiting: Some(*waiting) })
@@ -233,16 +312,33 @@ impl Queue {
         }
     }
 
-    fn read(&mut self, asked: &Asked, polled: &Polled, floor: Floor, now: Instant, settings: &Settings) -> Instant {
+    /// What an answer means for the waiters.
+    pub fn read(&mut self, asked: &Asked, polled: Polled, floor: Floor, now: Instant, settings: &Settings) -> News {
         let gap = now.since(self.last_poll);
         self.failure = None;
         self.trust.learn(floor);
         self.last_poll = self.last_poll.max(floor.asked);
-        if asked.is_unclear(polled, gap, settings) {
+        let is_unclear = asked.is_unclear(&polled, gap, settings);
+        if is_unclear {
             self.verify_all(now);
-            return now;
         }
-        if polled.more { now } else { next_after(polled, floor.asked, now, settings.poll_interval) }
+        let is_due = is_unclear || polled.more;
+        self.go_on(if is_due { now } else { next_after(&polled, floor.asked, now, settings.poll_interval) });
+        let (carried, without) = (self.known(&asked.carried), self.known(&asked.without(&polled)));
+        News::Polled { keys: self.keys.clone(), holder: polled.holder, carried, without }
+    }
+
+    /// A poll had no answer, so that its evidence is lost. A reason that does not pass ends the waits.
+    pub fn unanswered(&mut self, error: Option<RequestError>, now: Instant) -> Option<News> {
+        self.verify_all(now);
+        self.go_on(now + POLL_RETRY);
+        let error = error?;
+        if error.may_pass() {
+            self.failure = Some(error.into_cause());
+            return None;
+        }
+        let some = self.waiters.iter().take(STEP).map(|(seq, waiter)| (waiter.entry, *seq)).collect();
+        Some(News::Failed { error, some })
     }
 
     /// `next`: when the next round is due by this answer.
@@ -264,7 +360,7 @@ impl Queue {
 }
 
 /// One request of a round.
-struct Asked {
+pub struct Asked {
     carried: Vec<Seq>,
     /// How many waited when a round began that verifies a few.
     waiting: Option<usize>,
@@ -326,189 +422,4 @@ pub enum Belief {
     Known,
     /// It may have given it up before, and its places with it (R8).
     GivenUp,
-}
-
-impl Desk<'_> {
-    /// From now on this attempt is polled for.
-    pub fn enqueue(&mut self, new: NewWaiter<'_>) -> Id {
-        let now = self.now;
-        let regular = now + self.settings().poll_interval;
-        let due = match new.lease_left {
-            // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
-            _ if new.more => now,
-            // Which client is first in line is not known yet, so this one counts as one of the others.
-            Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
-            None => regular,
-        };
-        let id = self.queue_of(&new, regular);
-        if let Some(queue) = self.common.queues.queues.get_mut(id) {
-            queue.trust.learn(new.floor);
-            queue.failure = None;
-            // The request may be older than the reason to verify all, and what verified the others did not ask for this ticket.
-            let is_old = queue.unsure.is_some_and(|since| new.floor.asked <= since);
-            if is_old || new.belief == Belief::GivenUp && !queue.waiters.is_empty() {
-                queue.verify_all(now);
-            }
-            queue.waiters.insert(new.seq, Waiter { entry: new.entry, owner_id: new.owner_id.clone() });
-            queue.poll_by(due);
-        }
-        self.keep_queue(id);
-        id
-    }
-
-    fn queue_of(&mut self, new: &NewWaiter<'_>, next_poll: Instant) -> Id {
-        let Queues { queues, by_name } = &mut self.common.queues;
-        if let Some(id) = by_name.get(&new.keys.lock) {
-            return *id;
-        }
-        let id = queues.insert(Queue {
-            keys: new.keys.clone(),
-            slot: new.slot,
-            waiters: BTreeMap::new(),
-            trust: Trust::new(new.floor),
-            failure: None,
-            last_poll: new.floor.asked,
-            places: Places::Sure,
-            unsure: None,
-            rotation: Seq(0),
-            next_poll,
-            round: Round::None,
-            epoch: new.floor.epoch,
-            standing: Standing::default(),
-        });
-        by_name.insert(new.keys.lock.clone(), id);
-        id
-    }
-
-    /// It does not wait any longer.
-    pub fn dequeue(&mut self, id: Id, seq: Seq) {
-        let Queues { queues, by_name } = &mut self.common.queues;
-        let Some(queue) = queues.get_mut(id) else { return };
-        queue.waiters.remove(&seq);
-        if queue.waiters.is_empty()
-            && let Some(queue) = queues.remove(id)
-        {
-            by_name.remove(&queue.keys.lock);
-            self.forget(queue.standing, Timer::Queue(id));
-        }
-    }
-
-    pub fn judge(&self, id: Id, grant: Grant) -> Verdict {
-        let Some(queue) = self.common.queues.queues.get(id) else { return Verdict::Ask };
-        queue.trust.judge(grant, self.serving(queue.slot).epoch, self.now)
-    }
-
-    /// A waiter of this name may have lost its place: the next round verifies all.
-    pub fn verify_all(&mut self, lock_key: &str) {
-        let id = self.common.queues.of(lock_key);
-        if let Some(queue) = id.and_then(|id| self.common.queues.queues.get_mut(id)) {
-            queue.verify_all(self.now);
-        }
-    }
-
-    pub fn verify_soon(&mut self, id: Id) {
-        if let Some(queue) = self.common.queues.queues.get_mut(id) {
-            queue.verify_all(self.now);
-            queue.poll_by(self.now);
-        }
-        self.keep_queue(id);
-    }
-
-    /// Why the last request about the name had no answer.
-    pub fn failure_of(&self, id: Id) -> Option<Cause> {
-        self.common.queues.queues.get(id)?.failure.clone()
-    }
-
-    /// A new connection, or new slots: shows at once that this client is alive, with one request, and leaves it to the next
-    /// round to verify all places.
-    pub fn resume(&mut self, id: Id) {
-        let now = self.now;
-        let Some(slot) = self.common.queues.slot(id) else { return };
-        let (epoch, regular) = (self.serving(slot).epoch, self.settings().poll_interval);
-        if let Some(queue) = self.common.queues.queues.get_mut(id)
-            && queue.epoch != epoch
-        {
-            queue.epoch = epoch;
-            queue.verify_all(now);
-            if matches!(queue.round, Round::None) {
-                queue.begin_round(now, regular, Scope::AtOnce);
-            }
-            queue.poll_by(now);
-        }
-        self.keep_queue(id);
-    }
-
-    pub fn queue_time(&mut self, id: Id) {
-        let (now, regular) = (self.now, self.settings().poll_interval);
-        if let Some(queue) = self.common.queues.queues.get_mut(id)
-            && matches!(queue.round, Round::None)
-        {
-            queue.begin_round(now, regular, Scope::Full);
-        }
-        self.keep_queue(id);
-    }
-
-    pub fn ask_to_poll(&mut self, id: Id, number: RequestNumber) -> Option<(Request, u16)> {
-        let queue = self.common.queues.queues.get_mut(id)?;
-        queue.standing.place = None;
-        let carried = queue.carry(number);
-        let of = |seq: &Seq| queue.waiters.get(seq).map(|waiter| ticket(&waiter.owner_id, seq.0));
-        let tickets = carried.iter().filter_map(of).collect();
-        let poll = Poll { keys: queue.keys.clone(), waits: true, names_ours: false, tickets };
-        let slot = queue.slot;
-        self.keep_queue(id);
-        Some((Request::Poll(poll), slot))
-    }
-
-    /// Reads the answer to one request of a round.
-    pub fn polled(&mut self, id: Id, answered: Answered) -> Option<News> {
-        let (now, settings) = (self.now, &self.common.settings);
-        let queue = self.common.queues.queues.get_mut(id)?;
-        let asked = queue.take(answered.number)?;
-        let (next, news) = match answered.reply {
-            Ok(Reply { answer: Answer::Polled(polled), .. }) => {
-                let (sent, epoch) = (answered.sent, answered.epoch);
-                let floor = Floor { token: polled.floor, asked: sent, round_trip: now.since(sent), epoch };
-                let next = queue.read(&asked, &polled, floor, now, settings);
-                let (carried, without) = (queue.known(&asked.carried), queue.known(&asked.without(&polled)));
-                (next, Some(News::Polled { keys: queue.keys.clone(), holder: polled.holder, carried, without }))
-            }
-            reply => {
-                // Its evidence is lost (R8).
-                queue.verify_all(now);
-                (now + POLL_RETRY, reply.err().and_then(|error| queue.failed(error)))
-            }
-        };
-        queue.go_on(next);
-        self.keep_queue(id);
-        news
-    }
-
-    pub fn keep_queue(&mut self, id: Id) {
-        let Some(queue) = self.common.queues.queues.get(id) else { return };
-        let due = matches!(queue.round, Round::None).then_some(queue.next_poll);
-        let (slot, wants) = (queue.slot, queue.wants());
-        let wish = Wish { timer: Timer::Queue(id), asker: Asker::Queue(id), slot, due, wants };
-        let standing = self.keep(queue.standing, wish);
-        if let Some(queue) = self.common.queues.queues.get_mut(id) {
-            queue.standing = standing;
-        }
-    }
-}
-
-impl Queue {
-    /// A reason that does not pass ends all waits.
-    fn failed(&mut self, error: RequestError) -> Option<News> {
-        let may_pass = match &error {
-            RequestError::Refused(refusal) => refusal.may_pass(),
-            RequestError::RuntimeGone => false,
-            RequestError::NotSent(_) | RequestError::Unanswered(_) => true,
-        };
-        if may_pass {
-            self.failure = Some(error.into_cause());
-            return None;
-        }
-        let some = self.waiters.iter().take(STEP).map(|(seq, waiter)| (waiter.entry, *seq)).collect();
-        Some(News::Failed { error, some })
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::canonical::{Canonical, RequestNumber, Seq};
 use crate::chore::Leaving;
-use crate::desk::{Common, Desk, Punctuality, STEP};
+use crate::desk::{Common, Desk, Punctuality};
 use crate::effect::{Effect, Note, Outcome, Request};
 use crate::error::{CallError, Cause, Fault, RequestError};
 use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
@@ -24,7 +24,7 @@ use crate::slab::{Id, Slab};
 use crate::slots::{SLOTS, Topology};
 use crate::stages::entry::{Closing, Entry, Recognition, Said};
 use crate::time::{Instant, ServerTime};
-use crate::timers::Timer;
+use crate::timers::{STEP, Timer};
 use crate::trust::Grant;
 use crate::work::{Whose, Work};
 
@@ -93,7 +93,7 @@ impl Session {
 
     /// A number that is the same for two states which behave alike from now on.
     pub fn canonical(&self, now: Instant) -> u64 {
-        Canonical::hash_of(now, self)
+        Canonical::hash_of(now.micros(), self)
     }
 
     /// Adds this state to that of a search, which has others beside it.
@@ -144,7 +144,7 @@ impl Session {
 
     fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Stage::Closing(why, until) = self.stage else { return };
-        let unfinished = self.releasing + self.common.chores.leaves();
+        let unfinished = self.releasing + self.common.chores.leaves;
         let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
         if is_done || until <= now {
             self.stage = Stage::Closed(why);

@@ -118,6 +118,7 @@ impl Hash for Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::canonical::{RequestNumber, Seq};
 
     /// Found by the simulator, seed 1795511960401.
     #[test]
@@ -134,5 +135,14 @@ mod tests {
         // A clock that jumps back is followed.
         clock.learn(at(6), 1_006_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(1_011_000));
+    }
+
+    #[test]
+    fn numbers_count_by_their_order_and_times_by_their_distance() {
+        let state = |micros, seqs: [u64; 2], number| (Instant(micros), seqs.map(Seq), RequestNumber(number), 7);
+        let hash = |now, state| Canonical::hash_of(now, &state);
+        assert_eq!(hash(10, state(15, [3, 9], 1)), hash(110, state(115, [4, 5], 70)));
+        assert_ne!(hash(10, state(15, [3, 9], 1)), hash(10, state(16, [3, 9], 1)));
+        assert_ne!(hash(10, state(15, [3, 9], 1)), hash(10, state(15, [9, 3], 1)));
     }
 }

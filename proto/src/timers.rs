@@ -6,6 +6,10 @@ use crate::event::{CallId, NodeId};
 use crate::slab::Id;
 use crate::time::Instant;
 
+/// How many names, holds or timers one step attends to, so that no caller waits long for the machine. A timer that is due at
+/// once has the next step do the rest.
+pub const STEP: usize = 256;
+
 /// What a timer is for. Each has one at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {

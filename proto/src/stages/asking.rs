@@ -116,7 +116,7 @@ impl Asking {
         // The answer to an earlier copy may have said that the client was given up (R8).
         let is_known = known && self.attempt.copies_until == ServerTime::default();
         let Answered { sent, epoch, .. } = *answered;
-        let queue = desk.enqueue(NewWaiter {
+        let queue = desk.enqueue(&NewWaiter {
             keys: &who.keys,
             slot: who.slot,
             entry: who.id,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::canonical::{RequestNumber, Seq};
-use crate::desk::{Desk, Standing, Wish};
+use crate::desk::Desk;
 use crate::effect::{Outcome, Request};
 use crate::error::{CallError, Loss, RequestError};
 use crate::event::{CallId, Want};
@@ -20,6 +20,7 @@ use crate::stages::confirming::Confirming;
 use crate::stages::held::{Held, Lost};
 use crate::stages::queued::Queued;
 use crate::stages::releasing::Releasing;
+use crate::standing::{Standing, Wish};
 use crate::time::Instant;
 use crate::timers::Timer;
 use crate::trust::Grant;

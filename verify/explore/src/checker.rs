@@ -8,7 +8,7 @@ use fairlock_proto::error::CallError;
 use fairlock_proto::event::CallId;
 use fairlock_proto::time::Instant;
 
-use crate::world::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, WAITER_TTL};
+use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, WAITER_TTL};
 
 /// How long a name may have waiters and nobody who was granted it, when all trouble is over: a hold or a place of a client that
 /// is gone lasts so long at most, then a poll finds the lock free.

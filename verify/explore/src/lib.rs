@@ -1,5 +1,6 @@
 //! The state machine of fairlock-proto in a world without IO.
 
+pub mod caller;
 pub mod checker;
 pub mod coverage;
 pub mod impossible;

@@ -21,8 +21,9 @@ use fairlock_proto::slots::Topology;
 use fairlock_proto::time::{Instant, ServerTime};
 use stateright::{Checker, Model, Property};
 
+use crate::caller::{LEASE, OPERATION, WAITER_TTL};
 use crate::server::{self, Message, Server, Text, TokenClock};
-use crate::world::{self, WAITER_TTL};
+use crate::world;
 
 const NODE: NodeId = NodeId(0);
 
@@ -240,7 +241,7 @@ fn settings(client: usize) -> server::Client {
 
 impl State {
     fn canonical(&self) -> u64 {
-        Canonical::hash_of(self.now, &Parts(self))
+        Canonical::hash_of(self.now.micros(), &Parts(self))
     }
 
     fn step(&mut self, client: usize, event: Event<'_>) {
@@ -334,7 +335,7 @@ impl State {
         self.callers[at].stage = CallerStage::Waits(call);
         let manner = match intent {
             Intent::Waits => Manner::Waits { limit: None },
-            Intent::Tries => Manner::Tries { limit: self.now + world::OPERATION, proposed: None },
+            Intent::Tries => Manner::Tries { limit: self.now + OPERATION, proposed: None },
         };
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
         let (keys, scope, task, self_wait) = (world::keys(0), Scope::Owner, TaskId(0), SelfWait::Warned);
@@ -600,7 +601,7 @@ const ALL_ARE_DONE: &str = "all are done";
 
 /// The searches of `scripts/verify`, by name.
 pub fn all() -> Vec<(&'static str, Search)> {
-    let [renewed, fixed] = [Lease::Renewed(world::LEASE), Lease::Fixed(world::LEASE)];
+    let [renewed, fixed] = [Lease::Renewed(LEASE), Lease::Fixed(LEASE)];
     let plan = |client, owner, lease| Plan { client, owner, intent: Intent::Waits, lease };
     let tries = |client, owner| Plan { client, owner, intent: Intent::Tries, lease: renewed };
     let two = vec![plan(0, 1, renewed), plan(1, 1, renewed)];

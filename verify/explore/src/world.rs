@@ -17,15 +17,11 @@ use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
 use fairlock_proto::time::{Instant, ServerTime};
 
+use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, State, WAITER_TTL};
 use crate::checker::Checker;
 use crate::coverage::Coverage;
 use crate::server::{self, Message, Server, Text, TokenClock};
 
-pub const OPERATION: Duration = Duration::from_secs(2);
-pub const LEASE: Duration = Duration::from_secs(4);
-pub const FIRST_LEASE: Duration = Duration::from_secs(5);
-pub const WAITER_TTL: Duration = Duration::from_secs(7);
-pub const POLL: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 3;
 const NAMES: usize = 2;
 /// When faults and new calls end.
@@ -93,23 +89,6 @@ struct Client {
     next_owner: u64,
     stands_still_until: Instant,
     is_closed: bool,
-}
-
-#[derive(Debug, Clone)]
-pub struct Caller {
-    pub name: usize,
-    pub owner: u64,
-    pub waits: bool,
-    pub limit: Option<Instant>,
-    pub state: State,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    Waits,
-    Offered,
-    Holds,
-    Unlocks,
 }
 
 enum Happening {

@@ -1,0 +1,161 @@
+//! Does the chores: begins them, sends them, and reads their answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::canonical::{RequestNumber, Seq};
+use crate::chore::{AFTER_A_REFUSAL, Answers, Chore, Chores, Leaving, REFUSED_IN_A_SECOND, Task};
+use crate::desk::Desk;
+use crate::effect::{Note, Request};
+use crate::error::{Refusal, RequestError, other_reply};
+use crate::event::{Answer, Reply};
+use crate::keys::Keys;
+use crate::node::{Asker, Lane};
+use crate::requests::leave::{Leave, Left};
+use crate::requests::poll::{Poll, PolledHolder};
+use crate::sending::{Answered, Sending};
+use crate::slab::Id;
+use crate::standing::{Standing, Wish};
+use crate::time::Instant;
+use crate::timers::Timer;
+
+impl Desk<'_> {
+    pub fn leave(&mut self, keys: Arc<Keys>, slot: u16, leaving: Leaving) {
+        let until = self.forgotten_at(leaving.lease);
+        self.common.chores.leaves += 1;
+        self.begin(keys, slot, leaving.seq, Task::Leave(leaving, Answers::None, until));
+    }
+
+    pub fn pass_on(&mut self, keys: Arc<Keys>, slot: u16) {
+        self.begin(keys, slot, Seq::default(), Task::PassOn);
+    }
+
+    pub fn look_at_released(&mut self, keys: Arc<Keys>, slot: u16, until: Instant) {
+        self.begin(keys, slot, Seq::default(), Task::LookAtReleased(until));
+    }
+
+    fn begin(&mut self, keys: Arc<Keys>, slot: u16, seq: Seq, task: Task) {
+        let (backoff, standing) = (self.backoff(seq), Standing::default());
+        let chore = Chore { keys, slot, task, sending: Sending::Waits, backoff, standing };
+        let id = self.common.chores.chores.insert(chore);
+        self.keep_chore(id);
+    }
+
+    /// Makes the request, which may be sent now. `None`: it is not wanted any more.
+    pub fn ask_for_chore(&mut self, id: Id, number: RequestNumber) -> Option<(Request, u16)> {
+        let chore = self.common.chores.chores.get_mut(id)?;
+        (chore.standing.place, chore.sending) = (None, Sending::UnderWay(number));
+        let keys = chore.keys.clone();
+        let request = match &chore.task {
+            Task::Leave(Leaving { owner, seq, place, copies_until, .. }, ..) => {
+                let (owner, place) = (owner.clone(), place.clone());
+                Request::Leave(Leave { keys, owner, seq: seq.0, place, copies_until: copies_until.0 })
+            }
+            Task::PassOn | Task::LookAtReleased(_) => {
+                Request::Poll(Poll { keys, waits: false, names_ours: false, tickets: Vec::new() })
+            }
+        };
+        Some((request, chore.slot))
+    }
+
+    /// Returns the name and its holder, if that was asked.
+    pub fn chore_replied(&mut self, id: Id, answered: Answered) -> Option<(Arc<Keys>, PolledHolder)> {
+        let chore = self.common.chores.chores.get_mut(id).filter(|it| it.sending.awaits(answered.number))?;
+        match answered.reply {
+            Ok(Reply { answer: Answer::Left(Left { more }), .. }) => {
+                let chore = self.end_chore(id)?;
+                self.given_back(&chore.keys, chore.slot, answered.sent);
+                if more {
+                    self.pass_on(chore.keys, chore.slot);
+                }
+                None
+            }
+            Ok(Reply { answer: Answer::Polled(polled), .. }) => {
+                let keys = chore.keys.clone();
+                if polled.more {
+                    chore.sending = Sending::Waits;
+                    self.keep_chore(id);
+                } else {
+                    self.end_chore(id);
+                }
+                polled.holder.map(|holder| (keys, holder))
+            }
+            reply => {
+                self.do_again(id, &reply.err().unwrap_or_else(other_reply));
+                None
+            }
+        }
+    }
+
+    fn do_again(&mut self, id: Id, error: &RequestError) {
+        let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
+        if !chore.task.outlasts(error) {
+            self.end_chore(id);
+            return;
+        }
+        let mut pause = chore.backoff.pause();
+        if let RequestError::Refused(refusal) = error
+            && refusal.needs_a_person()
+        {
+            self.note_refusal(id, refusal);
+            pause = AFTER_A_REFUSAL.max(AFTER_A_REFUSAL * self.common.chores.refused / REFUSED_IN_A_SECOND);
+        }
+        if let Some(chore) = self.common.chores.chores.get_mut(id) {
+            chore.sending = Sending::Pause(self.now + pause);
+        }
+        self.keep_chore(id);
+    }
+
+    /// One line for the log, until a refused leave is accepted.
+    fn note_refusal(&mut self, id: Id, refusal: &Refusal) {
+        let Chores { chores, refused, .. } = &mut self.common.chores;
+        let Some(Chore { task: Task::Leave(_, answers, _), keys, .. }) = chores.get_mut(id) else { return };
+        if std::mem::replace(answers, Answers::Refused) == Answers::Refused {
+            return;
+        }
+        let keys = keys.clone();
+        *refused += 1;
+        if *refused == 1 {
+            self.note(Note::CannotLeave(keys, refusal.clone()));
+        }
+    }
+
+    /// A pause is over, or all the time that there was.
+    pub fn chore_time(&mut self, id: Id) {
+        let (now, lasts) = (self.now, self.common.settings.longest_effect(Duration::ZERO));
+        let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
+        // A place does not end while its client polls for the name: it would be granted the lock, and left only then (P6).
+        if let Task::Leave(.., until) = &mut chore.task
+            && self.common.queues.of(&chore.keys.lock).is_some()
+        {
+            *until = now + lasts;
+        }
+        if chore.task.until().is_some_and(|until| until <= now) {
+            self.end_chore(id);
+            return;
+        }
+        chore.sending.go_on(now);
+        self.keep_chore(id);
+    }
+
+    fn end_chore(&mut self, id: Id) -> Option<Chore> {
+        let chore = self.common.chores.chores.remove(id)?;
+        self.forget(chore.standing, Timer::Chore(id));
+        if let Task::Leave(_, answers, _) = chore.task {
+            self.common.chores.leaves -= 1;
+            self.common.chores.refused -= u32::from(answers == Answers::Refused);
+        }
+        Some(chore)
+    }
+
+    pub fn keep_chore(&mut self, id: Id) {
+        let Some(chore) = self.common.chores.chores.get(id) else { return };
+        let due = chore.sending.due().into_iter().chain(chore.task.until()).min();
+        let (slot, wants) = (chore.slot, chore.sending.wants(Lane::Cleanup));
+        let wish = Wish { timer: Timer::Chore(id), asker: Asker::Chore(id), slot, due, wants };
+        let standing = self.keep(chore.standing, wish);
+        if let Some(chore) = self.common.chores.chores.get_mut(id) {
+            chore.standing = standing;
+        }
+    }
+}

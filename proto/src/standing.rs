@@ -1,0 +1,21 @@
+//! When an asker is to be called next, and where it waits to send.
+
+use crate::node::{Asker, Lane, Place};
+use crate::time::Instant;
+use crate::timers::Timer;
+
+/// What an asker has of that now.
+#[derive(Debug, Clone, Copy, Default, Hash)]
+pub struct Standing {
+    pub planned: Option<Instant>,
+    pub place: Option<Place>,
+}
+
+/// What an asker wants of that.
+pub struct Wish {
+    pub timer: Timer,
+    pub asker: Asker,
+    pub slot: u16,
+    pub due: Option<Instant>,
+    pub wants: Option<Lane>,
+}

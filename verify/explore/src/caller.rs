@@ -1,0 +1,28 @@
+//! A caller as the world and its checker see it, and the options of its client.
+
+use std::time::Duration;
+
+use fairlock_proto::time::Instant;
+
+pub const OPERATION: Duration = Duration::from_secs(2);
+pub const LEASE: Duration = Duration::from_secs(4);
+pub const FIRST_LEASE: Duration = Duration::from_secs(5);
+pub const WAITER_TTL: Duration = Duration::from_secs(7);
+pub const POLL: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub name: usize,
+    pub owner: u64,
+    pub waits: bool,
+    pub limit: Option<Instant>,
+    pub state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Waits,
+    Offered,
+    Holds,
+    Unlocks,
+}
