@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use fairlock_proto::effect::{Note, Outcome, Request};
 use fairlock_proto::error::{CallError, Cause, Fault, Refusal, RefusalKind, RequestError, UnlockError};
-use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId};
+use fairlock_proto::event::{
+    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId,
+};
 use fairlock_proto::push::Push;
-use fairlock_proto::requests::renew::Only;
+use fairlock_proto::requests::renew::{Only, Renewed};
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
 
 use rig::{LEASE, Rig, SECOND, freed, held, queued, renewed, settings};
@@ -373,6 +375,15 @@ fn a_call_that_would_wait_for_its_own_task_can_be_refused() {
     assert!(matches!(rig.last().1, Request::Acquire(_)));
 }
 
+/// Another client has the lock, and these tickets have no place.
+fn polled_by_others(token: u64, missing: &[usize]) -> fairlock_proto::event::Answer {
+    let mut polled = polled_holder("d:1", 1, token);
+    if let fairlock_proto::event::Answer::Polled(polled) = &mut polled {
+        polled.missing = missing.to_vec();
+    }
+    polled
+}
+
 fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::event::Answer {
     use fairlock_proto::requests::poll::{Polled, PolledHolder};
     fairlock_proto::event::Answer::Polled(Box::new(Polled {
@@ -420,4 +431,34 @@ fn an_unlock_behind_the_deadline_is_a_loss() {
     let lost = Outcome::Unlocked(Err(UnlockError::Lost(fairlock_proto::error::Loss::Expired)));
     assert_eq!(format!("{:?}", rig.outcome(call)), format!("{:?}", Some(lost)));
     assert!(matches!(rig.last().1, Request::Leave(_)));
+}
+
+/// P6: what an attempt asked about an earlier grant says nothing about the grants of the attempt that follows on it.
+#[test]
+fn a_call_whose_grant_was_lost_takes_the_next_one() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.disconnect();
+    let connection = rig.connect(NodeId(0));
+    rig.step(Event::Pushed(connection, grant(8, "c:1:1")));
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    // It goes to the end of the queue.
+    rig.pass(Duration::from_millis(10));
+    let (id, _) = rig.last();
+    rig.answer(id, polled_by_others(9, &[0]));
+    let again = rig.sent.iter().rev().find_map(|(id, _, it)| matches!(it, Request::Acquire(_)).then_some(*id));
+    rig.answer(again.expect("it asks again"), queued(9));
+    for _ in 0..5 {
+        rig.pass(LEASE / 2);
+        while let Some((id, _, request)) = rig.sent.pop() {
+            if let Request::Poll(_) = request {
+                rig.answer(id, polled_by_others(9, &[]));
+            }
+        }
+    }
+    rig.step(Event::Pushed(connection, grant(10, "c:1:2")));
+    assert!(rig.is_granted(call), "{:?}", rig.sent);
 }

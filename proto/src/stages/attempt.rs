@@ -115,6 +115,8 @@ impl Attempt {
     pub fn anew(mut self, sending: Sending, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.leave(who, desk);
         (self.seq, self.copies_until, self.remains) = (desk.next_seq(), ServerTime::default(), Remains::Nothing);
+        // That was about a grant of the one before.
+        self.asked_about = None;
         Stage::Asking(Asking::new(self, sending))
     }
 

@@ -8,7 +8,8 @@ pub const OPERATION: Duration = Duration::from_secs(2);
 pub const LEASE: Duration = Duration::from_secs(4);
 pub const FIRST_LEASE: Duration = Duration::from_secs(5);
 pub const WAITER_TTL: Duration = Duration::from_secs(7);
-pub const POLL: Duration = Duration::from_secs(2);
+/// Not as long as an operation may take: a search looks at what comes between the two.
+pub const POLL: Duration = Duration::from_millis(1900);
 
 #[derive(Debug, Clone)]
 pub struct Caller {

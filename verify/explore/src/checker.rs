@@ -8,12 +8,12 @@ use fairlock_proto::error::CallError;
 use fairlock_proto::event::CallId;
 use fairlock_proto::time::Instant;
 
-use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, WAITER_TTL};
+use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, State, WAITER_TTL};
 
 /// How long a name may have waiters and nobody who was granted it, when all trouble is over: a hold or a place of a client that
 /// is gone lasts so long at most, then a poll finds the lock free.
 const STALLED: Duration = Duration::from_secs(
-    WAITER_TTL.as_secs() + FIRST_LEASE.as_secs() + LEASE.as_secs() + POLL.as_secs() + 4 * OPERATION.as_secs(),
+    WAITER_TTL.as_secs() + FIRST_LEASE.as_secs() + LEASE.as_secs() + 1 + POLL.as_secs() + 4 * OPERATION.as_secs(),
 );
 
 #[derive(Default)]
@@ -71,6 +71,9 @@ impl Checker {
             {
                 self.breaks(format!("c{client} {call:?}: it times out too early"));
             }
+            Outcome::PassedOver if caller.state == State::Holds => {
+                self.breaks(format!("P8: c{client} {call:?}: a guard is passed over that was claimed"));
+            }
             Outcome::Busy if caller.waits => {
                 self.breaks(format!("c{client} {call:?}: who waits hears that it is busy"));
             }
@@ -84,12 +87,14 @@ impl Checker {
         if self.forced.contains(&(caller.name, token)) {
             return;
         }
-        match self.tokens.get(&caller.name) {
-            Some((last, of, same)) if *of == client && *same == hold && token == *last => {}
-            Some((last, ..)) if token <= *last => {
+        if let Some((last, of, same)) = self.tokens.get(&caller.name).copied() {
+            if (of, same) == (client, hold) {
+                if token != last {
+                    self.breaks(format!("P2: one hold has the tokens {last} and {token}"));
+                }
+            } else if token <= last {
                 self.breaks(format!("P2: {token} at name {} comes after {last}", caller.name));
             }
-            _ => {}
         }
         self.tokens.insert(caller.name, (token, client, hold));
     }

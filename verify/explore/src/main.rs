@@ -5,13 +5,13 @@
 //!   explore story SEED              one run, and what happened in it
 //!   explore search [NAME...]        all states up to the bounds of these searches, or of all of them
 //!
-//! Exit code 1: something is broken. What led to it is printed.
+//! Exit code 1: something is broken. What led to it is printed, and then the run and what is broken, after `VIOLATED`.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use fairlock_explore::coverage::Coverage;
-use fairlock_explore::search::{self, Search};
+use fairlock_explore::search::{self, Replayed, Search};
 use fairlock_explore::world::World;
 
 fn main() -> ExitCode {
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(what) => {
-            eprintln!("{what}");
+            println!("{what}");
             ExitCode::FAILURE
         }
     }
@@ -41,7 +41,7 @@ fn world(first: u64, count: u64) -> Result<Coverage, String> {
     let (begun, mut steps, mut holds, mut coverage) = (Instant::now(), 0, 0, Coverage::default());
     for seed in first..first + count {
         let mut world = World::new(seed);
-        world.run()?;
+        world.run().map_err(|broken| violated(&broken))?;
         (steps, holds) = (steps + world.steps, holds + world.checker.holds);
         coverage.add(&world.coverage);
     }
@@ -61,7 +61,7 @@ fn story(seed: u64) -> Result<(), String> {
     let mut world = World::new(seed).with_story();
     let outcome = world.run();
     println!("{}", world.story());
-    outcome
+    outcome.map_err(|broken| violated(&broken))
 }
 
 fn run_searches(names: &[&str]) -> Result<(), String> {
@@ -78,6 +78,14 @@ fn run_search(name: &str, search: Search) -> Result<(), String> {
     let reached = search.clone().run();
     println!("{name}: {} states, depth {}, {:.1?}", reached.states, reached.depth, begun.elapsed());
     let Some(found) = reached.found.first() else { return Ok(()) };
-    let (story, _) = search.replay(&found.actions);
-    Err(format!("{story}\n{name}: {}\nto replay it: {:?}", found.property, found.actions))
+    let Replayed { story, broken, .. } = search.replay(&found.actions);
+    println!("{story}");
+    // For verify/explore/tests/replays.rs.
+    println!("    replay({name:?}, &{:?});", found.actions);
+    Err(violated(&format!("search {name}: {}", broken.unwrap_or(found.property))))
+}
+
+/// A line for `scripts/mutants` too: the run, and what is broken.
+fn violated(run_and_what: &str) -> String {
+    format!("VIOLATED {run_and_what}")
 }

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fairlock_proto::canonical::{Canonical, Seq};
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request};
-use fairlock_proto::error::Fault;
+use fairlock_proto::error::{Fault, Loss, UnlockError};
 use fairlock_proto::event::{
     CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
@@ -19,7 +20,7 @@ use fairlock_proto::session::Session;
 use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::Topology;
 use fairlock_proto::time::{Instant, ServerTime};
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::caller::{LEASE, OPERATION, WAITER_TTL};
 use crate::server::{self, Message, Server, Text, TokenClock};
@@ -39,6 +40,8 @@ pub struct Plan {
 #[derive(Debug, Clone, Copy)]
 pub enum Intent {
     Waits,
+    /// For so long at most.
+    WaitsFor(Duration),
     Tries,
 }
 
@@ -75,8 +78,10 @@ pub struct State {
     budget: Budget,
     connections: u32,
     last_token: u64,
-    /// The tokens of holds that were ended by force. Their holders may rely on them until they hear of that.
+    /// The tokens of holds that were ended by force.
     forced: Vec<u64>,
+    /// Those whose holders do not know it yet: they may rely on them.
+    unheard: Vec<u64>,
     broken: Option<&'static str>,
     /// What happened, if somebody wants to read it.
     story: Option<Vec<String>>,
@@ -110,7 +115,8 @@ enum CallerStage {
     Waits(CallId),
     Offered(CallId, Relied),
     Holds(CallId, Relied),
-    Unlocks(CallId),
+    /// With this token.
+    Unlocks(CallId, u64),
     Done,
 }
 
@@ -151,7 +157,7 @@ impl Caller {
             CallerStage::Waits(call)
             | CallerStage::Offered(call, _)
             | CallerStage::Holds(call, _)
-            | CallerStage::Unlocks(call) => Some(call),
+            | CallerStage::Unlocks(call, _) => Some(call),
         }
     }
 
@@ -186,7 +192,7 @@ struct Parts<'a>(&'a State);
 
 impl Hash for Parts<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let State { server, clients, callers, strays, budget, forced, broken, .. } = self.0;
+        let State { server, clients, callers, strays, budget, forced, unheard, broken, .. } = self.0;
         clients.iter().for_each(|client| client.hash(state));
         callers.iter().for_each(|caller| caller.stage.hash(state));
         for (client, request) in strays {
@@ -198,7 +204,7 @@ impl Hash for Parts<'_> {
             name.times().into_iter().for_each(|micros| Instant::from_micros(micros).hash(state));
             name.seqs().into_iter().for_each(|(owner, seq)| (owner, Seq(seq)).hash(state));
         }
-        (budget, broken, forced).hash(state);
+        (budget, broken, forced, unheard).hash(state);
     }
 }
 
@@ -265,7 +271,7 @@ impl State {
             Effect::Send(id, _, request) => self.clients[client].to_server.push_back((id, Arc::new(request))),
             Effect::Tell(call, outcome) => self.told(client, call, &outcome),
             Effect::Valid(call, until) => self.rely(client, call, Some(until)),
-            Effect::Lost(call, _) => self.rely(client, call, None),
+            Effect::Lost(call, loss) => self.lost(client, call, loss),
             Effect::Ended(..) | Effect::Suspect(_) | Effect::Note(_) | Effect::Closed { .. } => {}
         }
     }
@@ -273,9 +279,7 @@ impl State {
     fn told(&mut self, client: usize, call: CallId, outcome: &Outcome) {
         let Some(at) = self.position(client, call) else { return };
         let Outcome::Granted { token, hold, until } = *outcome else {
-            self.callers[at].stage = CallerStage::Done;
-            self.clients[client].calls.remove(call.0);
-            return;
+            return self.end_of(at, call, outcome);
         };
         let relied = Relied { hold, token, until: Some(until) };
         let is_nested = self
@@ -288,6 +292,37 @@ impl State {
         }
         self.last_token = self.last_token.max(token);
         self.callers[at].stage = CallerStage::Offered(call, relied);
+    }
+
+    /// The last that this caller hears.
+    fn end_of(&mut self, at: usize, call: CallId, outcome: &Outcome) {
+        let Caller { plan, stage } = self.callers[at];
+        match (stage, outcome) {
+            (CallerStage::Holds(..), Outcome::PassedOver) => {
+                self.broken.get_or_insert("P8: a guard is passed over that was claimed");
+            }
+            (CallerStage::Unlocks(_, token), Outcome::Unlocked(Err(UnlockError::Lost(Loss::Gone)))) => {
+                self.is_gone(token);
+            }
+            _ => {}
+        }
+        self.callers[at].stage = CallerStage::Done;
+        self.clients[plan.client].calls.remove(call.0);
+    }
+
+    fn lost(&mut self, client: usize, call: CallId, loss: Loss) {
+        let relied = self.position(client, call).and_then(|at| self.callers[at].relied());
+        if let (Some(Relied { token, .. }), Loss::Gone) = (relied, loss) {
+            self.is_gone(token);
+        }
+        self.rely(client, call, None);
+    }
+
+    /// A client says that the server does not know a hold.
+    fn is_gone(&mut self, token: u64) {
+        if self.server.names.values().any(|name| name.holder.as_ref().is_some_and(|holder| holder.token == token)) {
+            self.broken.get_or_insert("P8: a hold is lost that the server has");
+        }
     }
 
     fn rely(&mut self, client: usize, call: CallId, until: Option<Instant>) {
@@ -303,8 +338,9 @@ impl State {
 
     /// P1: no two owners rely on the lock at this moment.
     fn is_exclusive(&self) -> bool {
-        let relies =
-            |relied: Relied| relied.until.is_some_and(|until| until > self.now) && !self.forced.contains(&relied.token);
+        let relies = |relied: Relied| {
+            relied.until.is_some_and(|until| until > self.now) && !self.unheard.contains(&relied.token)
+        };
         let relying = self.callers.iter().filter(|caller| caller.relied().is_some_and(relies));
         let owners: Vec<_> = relying.map(|caller| (caller.plan.client, caller.plan.owner)).collect();
         owners.windows(2).all(|two| two[0] == two[1])
@@ -335,6 +371,7 @@ impl State {
         self.callers[at].stage = CallerStage::Waits(call);
         let manner = match intent {
             Intent::Waits => Manner::Waits { limit: None },
+            Intent::WaitsFor(limit) => Manner::Waits { limit: Some(self.now + limit) },
             Intent::Tries => Manner::Tries { limit: self.now + OPERATION, proposed: None },
         };
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
@@ -369,10 +406,13 @@ impl State {
                 let Some(connection) = self.clients[client].connection else { return };
                 let push = match &text {
                     Text::Grant { token, lease_ms, ticket } => {
-                        let lease = std::time::Duration::from_millis(*lease_ms);
+                        let lease = Duration::from_millis(*lease_ms);
                         Push::Grant { token: *token, lease, ticket, lock: &lock }
                     }
-                    Text::Revoked { token, owner } => Push::Revoked { token: *token, owner, lock: &lock },
+                    Text::Revoked { token, owner } => {
+                        self.unheard.retain(|unheard| unheard != token);
+                        Push::Revoked { token: *token, owner, lock: &lock }
+                    }
                 };
                 self.step(client, Event::Pushed(connection, push));
             }
@@ -402,6 +442,24 @@ impl State {
                 }
             }
         }
+    }
+
+    /// P4, P6: a hold has the guards that its callers have, and the server counts them. While a request about their number is
+    /// under way, that may differ.
+    fn is_counted(&self) -> bool {
+        let lock = &world::keys(0).lock;
+        let count = |plan: &Plan| {
+            let is_of = |caller: &&Caller| (caller.plan.client, caller.plan.owner) == (plan.client, plan.owner);
+            let relying = self.callers.iter().filter(is_of).filter_map(Caller::relied);
+            (relying.clone().count() as u32, relying.map(|relied| relied.token).next())
+        };
+        self.callers.iter().all(|Caller { plan, .. }| {
+            let Some(guards) = self.clients[plan.client].session.settled_guards(plan.owner, lock) else { return true };
+            let (callers, token) = count(plan);
+            let holder = self.server.names.values().filter_map(|name| name.holder.as_ref()).next();
+            let counted = holder.filter(|holder| Some(holder.token) == token).map_or(callers, |holder| holder.holds);
+            (guards, guards) == (callers, counted)
+        })
     }
 
     /// Nobody wants anything any more, and no request is under way.
@@ -436,6 +494,7 @@ impl Model for Search {
             connections: 0,
             last_token: 0,
             forced: Vec::new(),
+            unheard: Vec::new(),
             broken: None,
             story: None,
         };
@@ -453,7 +512,7 @@ impl Model for Search {
                 CallerStage::NotCalled => actions.push(Action::Call(at)),
                 CallerStage::Offered(..) => actions.push(Action::Claim(at)),
                 CallerStage::Holds(..) => actions.push(Action::Unlock(at)),
-                CallerStage::Waits(_) | CallerStage::Unlocks(_) | CallerStage::Done => {}
+                CallerStage::Waits(_) | CallerStage::Unlocks(..) | CallerStage::Done => {}
             }
             if drops > 0 && caller.call().is_some() {
                 actions.push(Action::Drop(at));
@@ -492,8 +551,8 @@ impl Model for Search {
                 state.step(plan.client, Event::Claimed(call));
             }
             Action::Unlock(at) => {
-                let Caller { plan, stage: CallerStage::Holds(call, _) } = state.callers[at] else { return None };
-                state.callers[at].stage = CallerStage::Unlocks(call);
+                let Caller { plan, stage: CallerStage::Holds(call, relied) } = state.callers[at] else { return None };
+                state.callers[at].stage = CallerStage::Unlocks(call, relied.token);
                 state.step(plan.client, Event::Unlock(call));
             }
             Action::Drop(at) => {
@@ -537,6 +596,7 @@ impl Model for Search {
                 let micros = state.now.micros();
                 let token = state.server.force_unlock(&world::keys(0), &settings(0), micros, &mut messages);
                 state.forced.extend(token);
+                state.unheard.extend(token);
                 state.publish(messages);
             }
             Action::Time => {
@@ -550,7 +610,8 @@ impl Model for Search {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("P1: one owner relies on the lock", |_, state: &State| state.is_exclusive()),
-            Property::always("nothing is broken on the way", |_, state: &State| state.broken.is_none()),
+            Property::always("P4: a hold has the guards of its callers", |_, state: &State| state.is_counted()),
+            Property::always(ON_THE_WAY, |_, state: &State| state.broken.is_none()),
             Property::sometimes(ALL_ARE_DONE, |_, state: &State| state.is_over()),
             Property::always("P5: nothing is left", |_, state: &State| {
                 !state.is_over() || state.server.names.values().all(|name| name.is_free(state.now.micros()))
@@ -575,55 +636,124 @@ pub struct Reached {
 impl Search {
     /// Looks at all states up to the bounds.
     pub fn run(self) -> Reached {
-        let checker = self.checker().threads(2).spawn_bfs().join();
+        let checker = self.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let is_wanted = |name: &str| name == ALL_ARE_DONE;
         let found = checker.discoveries().into_iter().filter(|(name, _)| !is_wanted(name));
         let found = found.map(|(property, path)| Found { property, actions: path.into_actions() }).collect();
         Reached { states: checker.unique_state_count(), depth: checker.max_depth(), found }
     }
 
-    /// Does these actions one by one. Returns what happened, and which properties do not hold at the end.
-    pub fn replay(&self, actions: &[Action]) -> (String, Vec<&'static str>) {
-        let Some(mut state) = self.init_states().pop() else { return Default::default() };
-        state.story = Some(Vec::new());
-        for action in actions {
-            let Some(next) = self.next_state(&state, action.clone()) else { break };
-            state = next;
+    /// Does these actions one by one, until one is not possible or something is broken.
+    pub fn replay(&self, actions: &[Action]) -> Replayed {
+        let (replay, _) = self.begin_replay(actions);
+        replay.end()
+    }
+
+    /// The same, and then all that is under way arrives, until nothing is left to be sent.
+    pub fn replay_to_the_end(&self, actions: &[Action]) -> Replayed {
+        let (mut replay, mut goes_on) = self.begin_replay(actions);
+        while goes_on && let Some(next) = replay.arrives() {
+            goes_on = replay.does(&next);
         }
-        let is_broken =
-            |property: &Property<Self>| property.name != ALL_ARE_DONE && !(property.condition)(self, &state);
-        let broken = self.properties().iter().filter(|property| is_broken(property)).map(|it| it.name).collect();
-        (state.story.unwrap_or_default().join("\n"), broken)
+        replay.end()
+    }
+
+    fn begin_replay(&self, actions: &[Action]) -> (Replay<'_>, bool) {
+        let mut replay = Replay { search: self, state: self.init_states().remove(0), done: 0 };
+        replay.state.story = Some(Vec::new());
+        let goes_on = actions.iter().all(|action| replay.does(action));
+        (replay, goes_on)
+    }
+
+    fn broken(&self, state: &State) -> Option<&'static str> {
+        let is_broken = |property: &Property<Self>| property.name != ALL_ARE_DONE && !(property.condition)(self, state);
+        let broken = self.properties().into_iter().find(is_broken)?.name;
+        state.broken.filter(|_| broken == ON_THE_WAY).or(Some(broken))
+    }
+}
+
+/// What came of these actions.
+pub struct Replayed {
+    pub story: String,
+    pub broken: Option<&'static str>,
+    /// How many were possible.
+    pub done: usize,
+}
+
+struct Replay<'a> {
+    search: &'a Search,
+    state: State,
+    done: usize,
+}
+
+impl Replay<'_> {
+    fn does(&mut self, action: &Action) -> bool {
+        let next = self.possible().contains(action).then(|| self.search.next_state(&self.state, action.clone()));
+        let Some(next) = next.flatten() else { return false };
+        (self.state, self.done) = (next, self.done + 1);
+        self.search.broken(&self.state).is_none()
+    }
+
+    fn possible(&self) -> Vec<Action> {
+        let mut possible = Vec::new();
+        self.search.actions(&self.state, &mut possible);
+        possible
+    }
+
+    fn arrives(&self) -> Option<Action> {
+        let arrives = |action: &Action| {
+            matches!(action, Action::Serve(_) | Action::ServeLate(_) | Action::Hear(_) | Action::Connect(_))
+        };
+        self.possible().into_iter().find(arrives)
+    }
+
+    fn end(self) -> Replayed {
+        let story = self.state.story.as_deref().unwrap_or_default().join("\n");
+        Replayed { story, broken: self.search.broken(&self.state), done: self.done }
     }
 }
 
 const ALL_ARE_DONE: &str = "all are done";
+const ON_THE_WAY: &str = "nothing is broken on the way";
 
-/// The searches of `scripts/verify`, by name.
+/// The searches of `scripts/verify`, by name, the small ones first.
 pub fn all() -> Vec<(&'static str, Search)> {
     let [renewed, fixed] = [Lease::Renewed(LEASE), Lease::Fixed(LEASE)];
     let plan = |client, owner, lease| Plan { client, owner, intent: Intent::Waits, lease };
+    let waits_for = |client, owner, limit| Plan { client, owner, intent: Intent::WaitsFor(limit), lease: renewed };
     let tries = |client, owner| Plan { client, owner, intent: Intent::Tries, lease: renewed };
+    let one = vec![plan(0, 1, renewed)];
     let two = vec![plan(0, 1, renewed), plan(1, 1, renewed)];
     let none = Budget { losses: 0, delays: 0, breaks: 0, drops: 0, forces: 0, times: 0 };
     let search = |plans: &[Plan], budget| Search { plans: plans.to_vec(), budget };
     vec![
-        ("two", search(&two, Budget { times: 3, ..none })),
-        ("two-losses", search(&two, Budget { losses: 1, times: 3, ..none })),
-        ("two-delays", search(&two, Budget { delays: 1, times: 3, ..none })),
-        ("two-breaks", search(&two, Budget { breaks: 1, times: 2, ..none })),
-        ("two-drops", search(&two, Budget { drops: 1, delays: 1, times: 2, ..none })),
-        ("two-forces", search(&two, Budget { forces: 1, times: 2, ..none })),
-        ("fixed", search(&[plan(0, 1, fixed), plan(1, 1, fixed)], Budget { breaks: 1, times: 2, ..none })),
+        ("one", search(&one, Budget { losses: 1, breaks: 1, drops: 1, forces: 1, times: 3, ..none })),
+        ("one-tries", search(&[tries(0, 1)], Budget { losses: 1, delays: 1, breaks: 1, times: 3, ..none })),
+        ("one-delays", search(&one, Budget { delays: 2, drops: 1, times: 4, ..none })),
+        (
+            "again-beside",
+            search(&[plan(0, 1, renewed), plan(0, 1, renewed), plan(1, 1, renewed)], Budget { drops: 1, ..none }),
+        ),
+        ("tries", search(&[tries(0, 1), tries(1, 1)], Budget { losses: 1, delays: 1, times: 2, ..none })),
+        ("tries-breaks", search(&[tries(0, 1), tries(1, 1)], Budget { breaks: 1, times: 1, ..none })),
+        ("limits", search(&[one[0], waits_for(1, 1, LEASE / 4)], Budget { delays: 1, times: 2, ..none })),
+        ("fixed", search(&[plan(0, 1, fixed), plan(1, 1, fixed)], Budget { times: 3, ..none })),
         (
             "nested",
             search(&[plan(0, 1, renewed), plan(0, 1, renewed)], Budget { delays: 1, drops: 1, times: 3, ..none }),
         ),
+        ("two", search(&two, Budget { times: 3, ..none })),
+        ("two-forces", search(&two, Budget { forces: 1, times: 2, ..none })),
+        ("two-drops-losses", search(&two, Budget { drops: 1, losses: 1, times: 1, ..none })),
+        ("two-drops", search(&two, Budget { drops: 1, delays: 1, times: 2, ..none })),
+        ("two-losses", search(&two, Budget { losses: 1, times: 3, ..none })),
+        ("two-delays", search(&two, Budget { delays: 1, times: 3, ..none })),
+        ("two-breaks", search(&two, Budget { breaks: 1, times: 2, ..none })),
+        ("fixed-breaks", search(&[plan(0, 1, fixed), plan(1, 1, fixed)], Budget { breaks: 1, times: 2, ..none })),
         (
             "nested-beside",
             search(&[plan(0, 1, renewed), plan(0, 1, renewed), plan(1, 1, renewed)], Budget { times: 2, ..none }),
         ),
-        ("tries", search(&[tries(0, 1), tries(1, 1)], Budget { losses: 1, delays: 1, times: 2, ..none })),
         (
             "one-client",
             search(&[plan(0, 1, renewed), plan(0, 2, renewed)], Budget { breaks: 1, delays: 1, times: 2, ..none }),

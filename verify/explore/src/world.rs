@@ -249,7 +249,7 @@ impl World {
     }
 
     fn tell(&self, broken: String) -> String {
-        format!("seed {}: {broken}", self.seed)
+        format!("world {}: {broken}", self.seed)
     }
 
     fn happen(&mut self, happening: Happening) {

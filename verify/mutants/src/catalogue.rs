@@ -29,6 +29,11 @@ impl fmt::Display for Malformed {
     }
 }
 
+/// A rule of the machine in `proto`, which its explorer judges.
+pub fn is_of_the_machine(mutant: &str) -> bool {
+    mutant.starts_with("M-")
+}
+
 impl Mutant {
     pub fn all(text: &str) -> Result<Vec<Self>, Malformed> {
         let mut mutants: Vec<Self> = Vec::new();

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::{fs, io};
 
+use crate::catalogue::is_of_the_machine;
 use crate::corpus::{Corpus, Run};
 use crate::seed::SHARED;
 use crate::simulator::{Simulator, is_of_shared_names, is_of_the_quorum};
@@ -41,7 +42,7 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
     let left: Vec<_> = left.into_iter().flatten().collect();
     println!("{} are left, which need more seeds", left.len());
     let missed = in_parallel(&left, |mutant| {
-        let found = take(mutant, simulator.search(mutant, FIRST_SEEDS.end..)?).transpose()?;
+        let found = take(mutant, simulator.search(mutant, FIRST_SEEDS.end..u64::MAX)?).transpose()?;
         if found.is_none() {
             println!("{mutant:<48} MISSED");
             locked().assign(mutant, None);
@@ -64,7 +65,7 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
 /// The runs to try before a search: its own first, then the runs that find the most mutants of its kind.
 fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     let alike = |names: &BTreeSet<String>| {
-        let kind = |name: &str| (is_of_the_quorum(name), is_of_shared_names(name));
+        let kind = |name: &str| (is_of_the_quorum(name), is_of_shared_names(name), is_of_the_machine(name));
         names.iter().filter(|name| kind(name) == kind(mutant)).count()
     };
     let mut others: Vec<_> = corpus.0.iter().filter(|(_, names)| !names.contains(mutant) && alike(names) > 0).collect();

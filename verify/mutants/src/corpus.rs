@@ -1,5 +1,5 @@
-//! Reads and writes `verify/corpus.txt`: the runs of the simulator that stand for all others, each with the mutants that
-//! it finds.
+//! Reads and writes `verify/corpus.txt`: the runs of the simulator and of the explorer that stand for all others, each with
+//! the mutants that it finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,21 +10,45 @@ const HEAD: &str = "\
 # simulator changes, so after such a change the command finds new seeds for the mutants that their runs no longer find.
 #
 # A line is a run, `SEED` or `scenario NAME`, and then the mutants that it is there for. A seed without a mutant is
-# there for its faults. All scenarios are run, named here or not.
+# there for its faults. All scenarios are run, named here or not. `search NAME` and `world SEED` are runs of verify/explore,
+# for the mutants of the machine in proto.
 ";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Run {
     Scenario(String),
     Seed(u64),
+    /// All states up to bounds, by the explorer.
+    Search(String),
+    /// A random run of the explorer.
+    World(u64),
 }
 
 impl Run {
-    /// The options of the simulator.
+    /// It begins with this, and the mutants follow.
+    pub fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Option<Self>, &'static str> {
+        let Some(word) = words.next() else { return Ok(None) };
+        let number =
+            |word: &str| word.parse().map_err(|_| "a line begins with a seed, `scenario`, `search` or `world`");
+        Ok(Some(match word {
+            "scenario" => Self::Scenario(words.next().ok_or("a scenario has a name")?.into()),
+            "search" => Self::Search(words.next().ok_or("a search has a name")?.into()),
+            "world" => Self::World(number(words.next().unwrap_or_default())?),
+            seed => Self::Seed(number(seed)?),
+        }))
+    }
+
+    pub fn is_of_the_explorer(&self) -> bool {
+        matches!(self, Self::Search(_) | Self::World(_))
+    }
+
+    /// The options of the simulator, or of the explorer.
     pub fn options(&self) -> Vec<String> {
         match self {
             Self::Scenario(name) => ["--scenario", name].map(Into::into).to_vec(),
             Self::Seed(seed) => ["--seed", &seed.to_string(), "--seeds", "1"].map(Into::into).to_vec(),
+            Self::Search(name) => ["search", name].map(Into::into).to_vec(),
+            Self::World(seed) => ["world", &seed.to_string(), "1"].map(Into::into).to_vec(),
         }
     }
 }
@@ -34,6 +58,8 @@ impl fmt::Display for Run {
         match self {
             Self::Scenario(name) => write!(f, "scenario {name}"),
             Self::Seed(seed) => write!(f, "{seed}"),
+            Self::Search(name) => write!(f, "search {name}"),
+            Self::World(seed) => write!(f, "world {seed}"),
         }
     }
 }
@@ -47,15 +73,7 @@ impl Corpus {
         for (index, line) in text.lines().enumerate() {
             let malformed = |why| format!("corpus.txt, line {}: {why}", index + 1);
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-            let run = match words.next() {
-                None => continue,
-                Some("scenario") => {
-                    Run::Scenario(words.next().ok_or_else(|| malformed("a scenario has a name"))?.into())
-                }
-                Some(seed) => {
-                    Run::Seed(seed.parse().map_err(|_| malformed("a line begins with a seed or `scenario`"))?)
-                }
-            };
+            let Some(run) = Run::read(&mut words).map_err(malformed)? else { continue };
             if corpus.0.insert(run, words.map(Into::into).collect()).is_some() {
                 return Err(malformed("this run is there twice"));
             }
@@ -111,15 +129,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_and_sorted() {
-        let corpus = parsed("# head\n\n17 R1-a R2-b # why\n9\nscenario two-ends Q1-c\n");
-        assert_eq!(corpus.to_string(), format!("{HEAD}\nscenario two-ends Q1-c\n9\n17 R1-a R2-b\n"));
+        let corpus = parsed("# head\n\nworld 5 M-d\n17 R1-a R2-b # why\n9\nsearch two M-e\nscenario two-ends Q1-c\n");
+        let sorted = "scenario two-ends Q1-c\n9\n17 R1-a R2-b\nsearch two M-e\nworld 5 M-d\n";
+        assert_eq!(corpus.to_string(), format!("{HEAD}\n{sorted}"));
         assert_eq!(parsed(&corpus.to_string()), corpus);
         assert_eq!(corpus.of("R2-b").collect::<Vec<_>>(), [&Run::Seed(17)]);
     }
 
     #[test]
     fn a_malformed_line_is_an_error() {
-        for (text, why) in [("\nR1-a 5", "line 2"), ("scenario", "name"), ("7\n7 R1-a", "twice")] {
+        for (text, why) in [("\nR1-a 5", "line 2"), ("scenario", "name"), ("world x", "seed"), ("7\n7 R1-a", "twice")] {
             let wrong = Corpus::parse(text).expect_err(text);
             assert!(wrong.contains(why), "{wrong}");
         }

@@ -77,12 +77,15 @@ fn run(words: Vec<String>) -> Outcome<bool> {
         println!("{} of {} have a run; without one: {}", chosen.len() - missed.len(), chosen.len(), missed.join(" "));
         return Ok(missed.is_empty());
     }
-    if names.is_empty() && !has("--search") && !simulator.passes_unmodified(Path::new(CORPUS))? {
+    if names.is_empty() && !has("--search") && !passes_unmodified(&simulator, &corpus)? {
         return Ok(false);
     }
     let results = in_parallel(&chosen, |mutant| {
-        let found =
-            if has("--search") { simulator.search(mutant, 1..)? } else { by_corpus(&simulator, &corpus, mutant)? };
+        let found = if has("--search") {
+            simulator.search(mutant, 1..u64::MAX)?
+        } else {
+            by_corpus(&simulator, &corpus, mutant)?
+        };
         match &found {
             Some((run, violation)) => println!("caught  {mutant:<48} {run}: {violation}"),
             None => println!("MISSED  {mutant:<48} scripts/corpus looks for another run"),
@@ -100,6 +103,13 @@ fn read_corpus() -> Outcome<Corpus> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Corpus::default()),
         Err(error) => Err(error.into()),
     }
+}
+
+fn passes_unmodified(simulator: &Simulator, corpus: &Corpus) -> Outcome<bool> {
+    let explored: Vec<_> = corpus.0.keys().filter(|run| run.is_of_the_explorer()).collect();
+    let violated = simulator.violated(&explored)?;
+    violated.iter().for_each(|violated| println!("VIOLATED by the unmodified machine, {violated}"));
+    Ok(simulator.passes_unmodified(Path::new(CORPUS))? && violated.is_empty())
 }
 
 /// The first of the mutant's runs that finds it.

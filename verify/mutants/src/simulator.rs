@@ -1,27 +1,35 @@
-//! Builds the simulator with all mutants in a copy of the repository, and runs it.
+//! Builds the simulator and the explorer with all mutants in a copy of the repository, and runs them.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use crate::Outcome;
+use crate::catalogue::is_of_the_machine;
 use crate::corpus::Run;
 use crate::schemata::ACTIVE;
 use crate::seed::{SHARED, Topology};
 use crate::sources::{Changed, files};
+use crate::{Outcome, in_parallel};
 
 /// A search for a seed that finds a mutant ends after this time.
 const LONGEST_SEARCH: Duration = Duration::from_secs(15 * 60);
-/// A mutant may loop or take memory without an end. A run needs a few seconds and less than 100 MB; it may have a minute of
+/// A mutant may loop or take memory without an end. A run needs a few seconds and less than 1 GB; it may have a minute of
 /// the processor, which does not depend on what else runs, and 2 GB.
 const LIMITED: &str = "ulimit -t 60; ulimit -v 2000000; exec \"$0\" \"$@\"";
+/// All searches of the explorer, one after the other.
+const ALL_SEARCHES: &str = "ulimit -t 600; ulimit -v 4000000; exec \"$0\" \"$@\"";
 const QUORUMS_FOR_ALL: u64 = 50;
 const LONGEST_VIOLATION: usize = 110;
-/// The program has a name of its own in the copy, so that it does not replace the simulator of the unmodified code.
-const PROGRAM: &str = "simulate-mutants";
+/// The programs have names of their own in the copy, so that they do not replace those of the unmodified code.
+const PROGRAMS: [(&str, &str); 2] =
+    [("verify/simulate/Cargo.toml", "simulate-mutants"), ("verify/explore/Cargo.toml", "explore-mutants")];
 
-pub struct Simulator(PathBuf);
+pub struct Simulator {
+    simulate: PathBuf,
+    explore: PathBuf,
+}
 
 impl Simulator {
     /// The dependencies are those of `scripts/simulate`, and built only once for both: the profile is the same but
@@ -35,6 +43,7 @@ impl Simulator {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(["build", "--quiet", "--locked", "--release", "--package", "fairlock-simulate"]);
+        command.args(["--package", "fairlock-explore"]);
         for package in ["fairlock", "fairlock-proto", "fairlock-simulate"] {
             command.arg("--config").arg(format!("profile.release.package.{package}.opt-level=1"));
         }
@@ -42,13 +51,20 @@ impl Simulator {
         if !command.status()?.success() {
             return Err("a mutant does not compile: the message names its file in target/mutants/tree".into());
         }
-        Ok(Self(target.join("release").join(PROGRAM)))
+        let [simulate, explore] = PROGRAMS.map(|(_, name)| target.join("release").join(name));
+        Ok(Self { simulate, explore })
     }
 
     /// Whether no run of the corpus finds anything in the unmodified code, and each fault is met, as `scripts/simulate` has it.
     pub fn passes_unmodified(&self, corpus: &Path) -> io::Result<bool> {
-        let status = Command::new(&self.0).arg("--corpus").arg(corpus).env(ACTIVE, "").status()?;
+        let status = Command::new(&self.simulate).arg("--corpus").arg(corpus).env(ACTIVE, "").status()?;
         Ok(status.success())
+    }
+
+    /// What these runs of the explorer find in the unmodified code.
+    pub fn violated(&self, runs: &[&Run]) -> io::Result<Vec<String>> {
+        let found = in_parallel(runs, |run| self.run("", run))?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// What the run finds: the first broken promise.
@@ -67,13 +83,32 @@ impl Simulator {
     }
 
     /// Tries these seeds, until one finds the mutant.
-    pub fn search(&self, mutant: &str, seeds: impl Iterator<Item = u64>) -> io::Result<Option<(Run, String)>> {
+    pub fn search(&self, mutant: &str, seeds: Range<u64>) -> io::Result<Option<(Run, String)>> {
+        if is_of_the_machine(mutant) {
+            return self.explore(mutant, seeds);
+        }
         let begun = Instant::now();
         let first = if is_of_shared_names(mutant) { SHARED } else { 0 };
         let seeds = seeds.map(|seed| first + seed).filter(|seed| may_find(*seed, mutant)).map(Run::Seed);
         for run in seeds.take_while(|_| begun.elapsed() < LONGEST_SEARCH) {
             if let Some(violation) = self.finds(mutant, &run)? {
                 return Ok(Some((run, violation)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Random runs for at most a minute, then all searches.
+    fn explore(&self, mutant: &str, seeds: Range<u64>) -> io::Result<Option<(Run, String)>> {
+        let [first, count] = [seeds.start, seeds.end - seeds.start].map(|number| number.to_string());
+        for (limits, options) in [(LIMITED, vec!["world", &first, &count]), (ALL_SEARCHES, vec!["search"])] {
+            let (violation, _) =
+                violation(Command::new("sh").args(["-c", limits]).arg(&self.explore).args(options), mutant)?;
+            let run = violation.as_deref().and_then(|it| Run::read(&mut it.split(':').next()?.split(' ')).ok()?);
+            if let Some(found) =
+                run.map(|run| self.finds(mutant, &run).map(|found| Some((run, found?)))).transpose()?.flatten()
+            {
+                return Ok(Some(found));
             }
         }
         Ok(None)
@@ -93,14 +128,26 @@ impl Simulator {
     }
 
     fn output(&self, mutant: &str, run: &Run) -> io::Result<(Option<String>, String)> {
-        let mut command = Command::new("sh");
-        command.args(["-c", LIMITED]).arg(&self.0).args(run.options());
-        let output = command.env(ACTIVE, mutant).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
-        let violation = violation.filter(|_| output.status.code() == Some(1));
-        Ok((violation.map(|violation| violation.chars().take(LONGEST_VIOLATION).collect()), text))
+        let program = if run.is_of_the_explorer() { &self.explore } else { &self.simulate };
+        let (violation, text) =
+            violation(Command::new("sh").args(["-c", LIMITED]).arg(program).args(run.options()), mutant)?;
+        // The explorer names the run before what it finds.
+        let prefix = format!("{run}: ");
+        Ok((violation.map(|violation| violation.trim_start_matches(&prefix).to_owned()), text))
     }
+}
+
+/// The first broken promise, and all that the program says.
+fn violation(command: &mut Command, mutant: &str) -> io::Result<(Option<String>, String)> {
+    let output = command.env(ACTIVE, mutant).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // Else nothing would be found where nothing was searched.
+    if mutant.is_empty() && !matches!(output.status.code(), Some(0 | 1)) {
+        return Err(io::Error::other(format!("{command:?} of the unmodified code ends with {}", output.status)));
+    }
+    let violation = text.lines().find_map(|line| line.strip_prefix("VIOLATED "));
+    let violation = violation.filter(|_| output.status.code() == Some(1));
+    Ok((violation.map(|violation| violation.chars().take(LONGEST_VIOLATION).collect()), text))
 }
 
 /// A rule of the quorum, which only a run of a quorum breaks.
@@ -146,8 +193,9 @@ fn copy(root: &Path, tree: &Path, changed: &Changed) -> io::Result<()> {
     }
     for path in &wanted {
         let relative = path.strip_prefix(root).unwrap_or(path);
-        if relative == Path::new("verify/simulate/Cargo.toml") {
-            let program = format!("\n[[bin]]\nname = \"{PROGRAM}\"\npath = \"src/main.rs\"\n");
+        let program = PROGRAMS.into_iter().find(|(manifest, _)| relative == Path::new(manifest));
+        if let Some((_, name)) = program {
+            let program = format!("\n[[bin]]\nname = \"{name}\"\npath = \"src/main.rs\"\n");
             write(&tree.join(relative), (fs::read_to_string(path)? + &program).as_bytes())?;
         } else if !changed.contains_key(relative) {
             write(&tree.join(relative), &fs::read(path)?)?;

@@ -1,12 +1,15 @@
-//! The sources of the library, and how edits are applied to them.
+//! The sources of the library and of its machine, and how edits are applied to them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::catalogue::{Edit, Mutant};
+use crate::catalogue::{Edit, Mutant, is_of_the_machine};
 use crate::tokens::{Language, find, nearest, tokens, without_tests};
+
+/// The sources of the machine.
+const MACHINE: &str = "proto/src";
 
 /// How many similar places are shown for an edit that was not found.
 const SHOWN: usize = 3;
@@ -18,10 +21,10 @@ pub type Changed = BTreeMap<PathBuf, String>;
 pub struct Sources(BTreeMap<PathBuf, String>);
 
 impl Sources {
-    /// All that an edit may touch: src/**/*.rs, proto/src/**/*.rs and lua/**/*.lua.
+    /// All that an edit may touch: src/**/*.rs and lua/**/*.lua, or proto/src/**/*.rs for a mutant of the machine.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut texts = BTreeMap::new();
-        for (dir, ending) in [("src", "rs"), ("proto/src", "rs"), ("lua", "lua")] {
+        for (dir, ending) in [("src", "rs"), ("lua", "lua"), (MACHINE, "rs")] {
             for path in files(&root.join(dir))? {
                 if path.extension().is_some_and(|found| found == ending) {
                     let text = fs::read_to_string(&path)?;
@@ -41,7 +44,7 @@ impl Sources {
         let mut wrong = String::new();
         let mut splices: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
         for edit in &mutant.edits {
-            match self.places(edit).as_slice() {
+            match self.places(mutant, edit).as_slice() {
                 [(path, place)] => splices.entry(path).or_default().push((place.clone(), &edit.replace)),
                 places => wrong += &self.describe(mutant, edit, places),
             }
@@ -64,10 +67,16 @@ impl Sources {
         Ok(changed)
     }
 
+    /// The texts that this mutant may change.
+    fn of<'a>(&'a self, mutant: &Mutant) -> impl Iterator<Item = (&'a PathBuf, &'a String)> {
+        let is_of_the_machine = is_of_the_machine(&mutant.name);
+        self.0.iter().filter(move |(path, _)| path.starts_with(MACHINE) == is_of_the_machine)
+    }
+
     /// All places where the edit could apply.
-    fn places(&self, edit: &Edit) -> Vec<(&Path, std::ops::Range<usize>)> {
+    fn places(&self, mutant: &Mutant, edit: &Edit) -> Vec<(&Path, std::ops::Range<usize>)> {
         let mut places = Vec::new();
-        for (path, text) in &self.0 {
+        for (path, text) in self.of(mutant) {
             let wanted = tokens(&edit.find, language(path));
             // A quick look first: most files do not have these words.
             if wanted.iter().any(|token| !text.contains(token.text)) {
@@ -85,9 +94,8 @@ impl Sources {
             let _ = writeln!(text, "    - {line}");
         }
         if places.is_empty() {
-            text +=
-                "  It does not occur in src/**/*.rs, proto/src/**/*.rs and lua/**/*.lua. The most similar places:\n";
-            for (path, at, share) in self.nearest(edit) {
+            text += "  It does not occur in src/**/*.rs and lua/**/*.lua, or for M- in proto/src. The most similar places:\n";
+            for (path, at, share) in self.nearest(mutant, edit) {
                 let _ = writeln!(text, "  {:3.0} % {}", share * 100.0, self.line(path, at));
             }
             text +=
@@ -102,10 +110,9 @@ impl Sources {
     }
 
     /// The most similar place of each file, best first.
-    fn nearest(&self, edit: &Edit) -> Vec<(&Path, usize, f64)> {
+    fn nearest(&self, mutant: &Mutant, edit: &Edit) -> Vec<(&Path, usize, f64)> {
         let mut best: Vec<_> = self
-            .0
-            .iter()
+            .of(mutant)
             .filter_map(|(path, text)| {
                 let (at, share) = nearest(&code(path, text), &tokens(&edit.find, language(path)))?;
                 Some((path.as_path(), at, share))
@@ -169,6 +176,16 @@ mod tests {
         let changed = sources.with(&mutant(&[("if a then b()", "b() if a then"), ("d()", "e()")])).expect("both apply");
         assert_eq!(changed[Path::new("lua/a.lua")], "b() if a then end\nc()");
         assert_eq!(changed[Path::new("src/b.rs")], "fn e() {}");
+    }
+
+    #[test]
+    fn a_mutant_of_the_machine_changes_the_machine_alone() {
+        let sources = sources(&[("proto/src/a.rs", "fn d() {}"), ("src/b.rs", "fn d() {}")]);
+        let of_others = mutant(&[("d()", "e()")]);
+        let of_the_machine = Mutant { name: "M-d".into(), ..of_others.clone() };
+        let changed = |mutant| sources.with(mutant).expect("it applies").into_keys().collect::<Vec<_>>();
+        assert_eq!(changed(&of_others), [Path::new("src/b.rs")]);
+        assert_eq!(changed(&of_the_machine), [Path::new("proto/src/a.rs")]);
     }
 
     #[test]

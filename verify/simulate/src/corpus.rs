@@ -24,7 +24,8 @@ impl Corpus {
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
             let wrong = |what: &str| format!("line {number}: {what}: {line}");
             match words.next() {
-                None => continue,
+                // The second ones are runs of verify/explore.
+                None | Some("search" | "world") => continue,
                 Some("scenario") => {
                     let name = words.next().ok_or_else(|| wrong("no name"))?;
                     corpus.scenarios.insert(name.to_owned());
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_line_is_a_run_and_its_mutants() {
-        let corpus = Corpus::parse("# all\n17 R7-floor P3-x # why\n\nscenario a-b Q1-c\n9\n");
+        let corpus = Corpus::parse("# all\n17 R7-floor P3-x # why\n\nscenario a-b Q1-c\n9\nsearch two M-d\n");
         let scenarios = BTreeSet::from(["a-b".to_owned()]);
         assert_eq!(corpus, Ok(Corpus { seeds: vec![17, 9], scenarios }));
         for wrong in ["x17", "scenario", "17 R7_floor", "5\n5"] {
