@@ -1,8 +1,17 @@
 //! A small model of the scripts of `lua/`: what they do to the locks of one server, in a few lines each. Random sequences hold
-//! it to the scripts themselves (`tests/it/explored.rs`).
+//! it to the scripts themselves (`tests/lua.rs`).
+//!
+//! It leaves out what a few clients never meet:
+//!
+//! - the bounds of one call, so `more` is never set, and `!skip`, which notes 32 places that were passed over;
+//! - places far from both ends, and tickets without a place or places without a ticket, which only they, a refused command or a
+//!   hand make: it has one list for both;
+//! - what `max_waiters` sweeps out before it refuses a place;
+//! - the end of `token_ttl`, handles (`give`, and a release by handle), shared names, and formats of other versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::time::Duration;
 
 use fairlock_proto::command::millis;
 use fairlock_proto::effect::Request;
@@ -62,18 +71,21 @@ impl Hash for Server {
     }
 }
 
+/// What it keeps of time is in whole milliseconds, as at the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Name {
     pub holder: Option<Holder>,
     /// Oldest first.
     pub queue: Vec<Place>,
-    /// Until when each client lives, in ms. They end with the queue.
-    deadlines: BTreeMap<String, i64>,
-    queue_until_us: u64,
-    forgiven: i64,
-    spent: i64,
-    tombstones: BTreeMap<String, Tombstone>,
-    last_token: u64,
+    /// Until when each client lives. They end with the queue.
+    pub deadlines: BTreeMap<String, u64>,
+    pub queue_until_us: u64,
+    /// Until then no client counts as dead,
+    pub forgiven_us: u64,
+    /// but one with an earlier deadline than this.
+    pub spent_us: u64,
+    pub tombstones: BTreeMap<String, Tombstone>,
+    pub last_token: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,13 +101,13 @@ pub struct Holder {
 pub struct Place {
     pub owner: String,
     pub seq: u64,
-    first_lease_ms: i64,
+    pub first_lease_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Tombstone {
-    seq: u64,
-    until_us: u64,
+pub struct Tombstone {
+    pub seq: u64,
+    pub until_us: u64,
 }
 
 impl Hash for Name {
@@ -111,7 +123,7 @@ impl Name {
     /// The instants at which something of it ends, in µs, and the seqs in it, for the canonical form of a search.
     pub fn times(&self) -> Vec<u64> {
         let holder = self.holder.iter().map(|holder| holder.until_us);
-        let clients = self.deadlines.values().map(|until| until.cast_unsigned() * 1000);
+        let clients = self.deadlines.values().copied();
         let tombstones = self.tombstones.values().map(|tombstone| tombstone.until_us);
         holder.chain(clients).chain(tombstones).collect()
     }
@@ -125,10 +137,7 @@ impl Name {
 
     /// Nothing is held or waited for, but by clients that have been given up.
     pub fn is_free(&self, now_us: u64) -> bool {
-        let lives = |place: &Place| {
-            let until = self.deadlines.get(client_of(&place.owner)).copied().unwrap_or(0);
-            until > (now_us / 1000).cast_signed()
-        };
+        let lives = |place: &Place| self.deadline_of(place).unwrap_or(0) > now_us;
         self.holder.is_none() && !self.queue.iter().any(lives)
     }
 }
@@ -151,6 +160,7 @@ impl Server {
         | Request::Poll(Poll { keys, .. })
         | Request::Leave(Leave { keys, .. })) = request;
         let mut run = self.begin(keys, client, now_us, messages);
+        let tells_time = !matches!(request, Request::Release(release) if run.is_quick(release));
         let answer = match request {
             Request::Acquire(acquire) => Answer::Acquired(run.acquire(acquire)),
             Request::Release(release) => Answer::Released(run.release(release)),
@@ -158,10 +168,10 @@ impl Server {
             Request::Poll(poll) => Answer::Polled(Box::new(run.poll(poll))),
             Request::Leave(leave) => Answer::Left(run.leave(leave)),
         };
-        Reply { server_micros: i64::try_from(now_us).ok(), answer }
+        Reply { server_micros: tells_time.then_some(now_us.cast_signed()), answer }
     }
 
-    /// Ends the present hold. Returns its token.
+    /// Ends the present hold, and passes the lock on. Returns the token of the hold.
     pub fn force_unlock(
         &mut self,
         keys: &Keys,
@@ -205,7 +215,11 @@ impl Name {
     fn end_queue(&mut self) {
         self.queue.clear();
         self.deadlines.clear();
-        (self.forgiven, self.spent) = (0, 0);
+        (self.queue_until_us, self.forgiven_us, self.spent_us) = (0, 0, 0);
+    }
+
+    fn deadline_of(&self, place: &Place) -> Option<u64> {
+        self.deadlines.get(client_of(&place.owner)).copied()
     }
 
     fn has_place(&self, owner: &str, seq: u64) -> bool {
@@ -233,16 +247,39 @@ struct Run<'a> {
 }
 
 /// Who was found as the next in line.
+#[derive(Default)]
 struct Found {
     winner: Option<Place>,
+    /// Until when its client lives.
+    lives_until_us: u64,
     /// Dead places at the head.
     cleared: usize,
-    forgives: Option<(i64, i64)>,
+    /// A silence that is to be noted.
+    silence: Option<Silence>,
+}
+
+/// For whom a silence of all clients is forgiven, see `lib/silence.lua`.
+#[derive(Clone, Copy, Default)]
+struct Silence {
+    forgiven_us: u64,
+    spent_us: u64,
+    is_new: bool,
+}
+
+impl Silence {
+    fn lives_until(self, deadline_us: u64) -> u64 {
+        if deadline_us >= self.spent_us { deadline_us.max(self.forgiven_us) } else { deadline_us }
+    }
 }
 
 impl Run<'_> {
-    fn now_ms(&self) -> i64 {
-        (self.now_us / 1000).cast_signed()
+    /// When something ends that has so long to live, in µs: Redis counts from the millisecond.
+    fn ends(&self, lifetime_us: u64) -> u64 {
+        whole(self.now_us) + whole(lifetime_us)
+    }
+
+    fn waiter_ttl_us(&self) -> u64 {
+        self.client.waiter_ttl_ms.cast_unsigned() * 1000
     }
 
     fn next_token(&self) -> u64 {
@@ -254,14 +291,22 @@ impl Run<'_> {
         clock.max(self.name.last_token + 1).max(current + 1)
     }
 
-    fn lease_left(&self) -> Option<std::time::Duration> {
-        let holder = self.name.holder.as_ref()?;
-        Some(whole_millis(holder.until_us - self.now_us))
+    fn left_until(&self, until_us: u64) -> Duration {
+        Duration::from_micros(until_us - whole(self.now_us))
+    }
+
+    fn lease_left(&self) -> Option<Duration> {
+        self.name.holder.as_ref().map(|holder| self.left_until(holder.until_us))
+    }
+
+    /// For so long the server grants nothing. It may be over.
+    fn frozen_for(&self) -> Option<Duration> {
+        (self.frozen_us > 0).then(|| Duration::from_millis(self.frozen_us.div_ceil(1000)))
     }
 
     fn acquire(&mut self, acquire: &Acquire) -> Acquired {
         let Acquire { owner, seq, mode, lease, .. } = acquire;
-        if acquire.not_after < self.now_ms() {
+        if acquire.not_after.saturating_mul(1000) < self.now_us.cast_signed() {
             return Acquired::Late;
         }
         if self.name.tombstones.get(&**owner).is_some_and(|tombstone| tombstone.seq >= *seq) {
@@ -301,19 +346,19 @@ impl Run<'_> {
     fn take_or_join(&mut self, acquire: &Acquire, waits: bool) -> Acquired {
         let Acquire { owner, seq, lease, .. } = acquire;
         let token = self.next_token();
-        let found = self.look(waits.then(|| self.client.id.clone()));
+        let found = self.look(waits.then(|| self.client.id.clone()), 2);
         let is_first = found.winner.as_ref().is_some_and(|place| *place.owner == **owner && place.seq == *seq);
         if is_first || found.winner.is_none() && self.frozen_us == 0 {
             if is_first {
-                self.hear(false);
+                self.hear();
             }
             let token = match acquire.mode {
-                Mode::Propose(proposed) if found.winner.is_none() && self.may_give(proposed, acquire) => proposed,
+                Mode::Propose(proposed) if self.may_give(proposed, acquire) => proposed,
                 _ => token,
             };
             self.clear(&found);
             self.name.remove_place(owner, *seq);
-            self.take(owner, *seq, token, self.now_us + micros(*lease));
+            self.take(owner, *seq, token, self.ends(micros(*lease)));
             return self.held(*lease);
         }
         if !waits {
@@ -326,35 +371,39 @@ impl Run<'_> {
         self.serve(found);
         let Acquired::Queued { more, known, .. } = joined else { return joined };
         let floor = if won { token } else { token - 1 };
-        let frozen = (self.frozen_us > 0).then(|| whole_millis(self.frozen_us + 999));
-        let lease_left = if won { self.lease_left() } else { frozen };
+        let lease_left = if won { self.lease_left() } else { self.frozen_for() };
         Acquired::Queued { floor, lease_left, more, known }
     }
 
-    fn may_give(&self, proposed: u64, acquire: &Acquire) -> bool {
-        proposed > self.name.last_token && proposed <= self.now_us + micros(acquire.lease) && self.name.queue.is_empty()
+    /// Only in the usual case: nothing is left of anyone.
+    fn may_give(&self, proposed: u64, Acquire { owner, lease, .. }: &Acquire) -> bool {
+        let Name { holder, queue, tombstones, last_token, .. } = &*self.name;
+        let is_usual = holder.is_none() && queue.is_empty() && !tombstones.contains_key(&**owner);
+        is_usual && proposed > *last_token && proposed <= self.now_us + micros(*lease)
     }
 
-    fn held(&mut self, lease: std::time::Duration) -> Acquired {
-        let (now_us, until_us) = (self.now_us, self.now_us + micros(lease));
+    fn held(&mut self, lease: Duration) -> Acquired {
+        let until_us = self.ends(micros(lease));
         let Some(holder) = &mut self.name.holder else { return Acquired::Lost };
         holder.until_us = holder.until_us.max(until_us);
-        Acquired::Held { token: holder.token, holds: holder.holds, lease_left: whole_millis(holder.until_us - now_us) }
+        let (token, holds, until_us) = (holder.token, holder.holds, holder.until_us);
+        Acquired::Held { token, holds, lease_left: self.left_until(until_us) }
     }
 
     fn join(&mut self, acquire: &Acquire) -> Acquired {
         let Acquire { owner, seq, terms, .. } = acquire;
-        let (now_ms, client) = (self.now_ms(), self.client);
+        let client = self.client;
         let has_place = self.name.has_place(owner, *seq);
         // A client that was heard a moment ago is not heard again.
-        let left = self.name.deadlines.get(&client.id).map_or(0, |until| until - now_ms);
-        let is_fresh = left * 8 > client.waiter_ttl_ms * 7 && left <= client.waiter_ttl_ms && !has_place;
+        let deadline = self.name.deadlines.get(&client.id).copied().unwrap_or(0);
+        let (left, ttl) = (deadline.saturating_sub(self.now_us), self.waiter_ttl_us());
+        let is_fresh = left * 8 > ttl * 7 && left <= ttl && !has_place;
         if !has_place {
             let first_lease_ms = terms.split('/').next().and_then(|ms| ms.parse().ok()).unwrap_or(0);
             self.name.queue.push(Place { owner: owner.to_string(), seq: *seq, first_lease_ms });
         }
         let held_by_another = self.name.holder.as_ref().is_some_and(|holder| *holder.owner != **owner);
-        let known = (is_fresh && held_by_another) || self.hear(self.name.queue.len() == 1 && !has_place);
+        let known = (is_fresh && held_by_another) || self.hear_and_keep();
         let waiters = self.name.queue.len() - 1;
         if !has_place && waiters >= client.max_waiters {
             self.name.remove_place(owner, *seq);
@@ -365,86 +414,99 @@ impl Run<'_> {
     }
 
     /// Whether the client had not been given up as dead.
-    fn hear(&mut self, is_alone: bool) -> bool {
-        let (now, ttl) = (self.now_ms(), self.client.waiter_ttl_ms);
-        let known = self.name.deadlines.get(&self.client.id).copied();
-        let deadline = known.unwrap_or(0);
-        let mut silence = (0, 0);
-        if deadline - now <= ttl / 2 && !is_alone {
-            let (forgiven, spent, is_new) = self.find_silence();
-            silence = (forgiven, spent);
-            if is_new {
-                (self.name.forgiven, self.name.spent) = silence;
-            }
-        }
-        self.name.deadlines.insert(self.client.id.clone(), now + ttl);
-        if self.name.queue_until_us < self.now_us + 60_000_000 {
-            self.name.queue_until_us = self.now_us + 90_000_000;
-        }
-        known.is_some() && lives_until(deadline, silence) > now
+    fn hear(&mut self) -> bool {
+        let (silence, until) = (self.find_silence(), self.ends(self.waiter_ttl_us()));
+        self.note(silence);
+        let known = self.name.deadlines.insert(self.client.id.clone(), until);
+        known.is_some_and(|deadline| silence.lives_until(deadline) > self.now_us)
     }
 
-    /// Until when no client counts as dead, which clients were forgiven before, and whether this is new.
-    fn find_silence(&self) -> (i64, i64, bool) {
-        let (now, ttl, Name { forgiven, spent, deadlines, .. }) =
-            (self.now_ms(), self.client.waiter_ttl_ms, &*self.name);
-        if *forgiven > now {
-            return (*forgiven, *spent, false);
+    /// The same, and the queue lives on.
+    fn hear_and_keep(&mut self) -> bool {
+        let (known, ttl) = (self.hear(), self.waiter_ttl_us());
+        if self.name.queue_until_us < whole(self.now_us) + (60_000_000).max(ttl * 3 / 2) {
+            self.name.queue_until_us = self.ends((90_000_000).max(2 * ttl));
+        }
+        known
+    }
+
+    fn find_silence(&self) -> Silence {
+        let (now, ttl) = (self.now_us, self.waiter_ttl_us());
+        let Name { forgiven_us, spent_us, deadlines, .. } = &*self.name;
+        if *forgiven_us > now {
+            return Silence { forgiven_us: *forgiven_us, spent_us: *spent_us, is_new: false };
         }
         let heard = deadlines.values().copied().max().unwrap_or(0);
-        if heard <= *forgiven || heard - now > ttl / 2 {
-            return (0, 0, false);
+        if heard <= *forgiven_us || heard > now + ttl / 2 {
+            return Silence::default();
         }
-        (now + ttl - 1, *forgiven, true)
+        Silence { forgiven_us: now + ttl - 1000, spent_us: *forgiven_us, is_new: true }
     }
 
-    /// The first live ticket of a reachable client.
-    fn look(&self, heard: Option<String>) -> Found {
-        let mut found = Found { winner: None, cleared: 0, forgives: None };
+    fn note(&mut self, silence: Silence) {
+        if silence.is_new {
+            (self.name.forgiven_us, self.name.spent_us) = (whole(silence.forgiven_us), silence.spent_us);
+        }
+    }
+
+    /// The first live ticket of a reachable client. `heard`: a client that is about to be heard. The clients of `block` places at the
+    /// head are looked up together, and a silence is noted if one of them is overdue.
+    fn look(&self, heard: Option<String>, block: usize) -> Found {
+        let mut found = Found::default();
         if self.frozen_us > 0 {
             return found;
         }
-        let now = self.now_ms();
-        for (at, place) in self.name.queue.iter().enumerate() {
-            let client = client_of(&place.owner);
-            let mut until = self.name.deadlines.get(client).copied().unwrap_or(0);
-            if until - now < 1 && self.name.deadlines.contains_key(client) {
-                let (forgiven, spent, is_new) = self.find_silence();
-                until = lives_until(until, (forgiven, spent));
-                found.forgives = is_new.then_some((forgiven, spent));
-            }
-            let is_heard = heard.as_deref() == Some(client);
-            let lives = is_heard || until - now >= 1;
-            if lives && (is_heard || client == self.client.id || self.reachable.contains(client)) {
-                found.winner = Some(place.clone());
+        let (silence, queue) = (self.find_silence(), &self.name.queue);
+        let mut seen = queue.len();
+        for (at, place) in queue.iter().enumerate() {
+            let is_heard = heard.as_deref() == Some(client_of(&place.owner));
+            let until = if is_heard { self.now_us + self.waiter_ttl_us() } else { self.lives_until(place, silence) };
+            if self.lives(until) && (is_heard || self.reaches(place)) {
+                (found.winner, found.lives_until_us) = (Some(place.clone()), until);
+                seen = [block, 2].get(at).copied().unwrap_or(seen);
                 break;
             }
-            if !lives && found.cleared == at {
+            if !self.lives(until) && found.cleared == at {
                 found.cleared = at + 1;
             }
         }
+        let is_overdue = |place: &Place| self.name.deadline_of(place).is_some_and(|deadline| !self.lives(deadline));
+        found.silence = queue.iter().take(seen).any(is_overdue).then_some(silence);
         found
     }
 
-    fn clear(&mut self, found: &Found) {
-        if let Some((forgiven, spent)) = found.forgives {
-            (self.name.forgiven, self.name.spent) = (forgiven, spent);
+    /// For a millisecond at least.
+    fn lives(&self, until_us: u64) -> bool {
+        until_us >= self.now_us + 1000
+    }
+
+    fn lives_until(&self, place: &Place, silence: Silence) -> u64 {
+        match self.name.deadline_of(place) {
+            Some(deadline) if !self.lives(deadline) => silence.lives_until(deadline),
+            deadline => deadline.unwrap_or(0),
         }
+    }
+
+    fn reaches(&self, place: &Place) -> bool {
+        let client = client_of(&place.owner);
+        client == self.client.id || self.reachable.contains(client)
+    }
+
+    fn clear(&mut self, found: &Found) {
+        self.note(found.silence.unwrap_or_default());
         self.name.queue.drain(..found.cleared);
     }
 
     /// The winner gets the lock, and its client a message. Without one the lock is free.
     fn serve(&mut self, found: Found) {
-        let (now, token) = (self.now_ms(), self.next_token());
+        let token = self.next_token();
         self.clear(&found);
         self.name.holder = None;
         if let Some(Place { owner, seq, first_lease_ms }) = found.winner {
             let client = client_of(&owner).to_owned();
-            let mut until = self.name.deadlines.get(&client).copied().unwrap_or(0);
-            until = lives_until(until, (self.name.forgiven.max(0), self.name.spent)).max(until);
-            let lease = first_lease_ms.min(until - now).max(1);
-            self.take(&owner, seq, token, self.now_us + lease.cast_unsigned() * 1000);
-            let text = Text::Grant { token, lease_ms: lease.cast_unsigned(), ticket: ticket(&owner, seq) };
+            let lease_ms = first_lease_ms.min((found.lives_until_us - self.now_us) / 1000);
+            self.take(&owner, seq, token, self.ends(lease_ms * 1000));
+            let text = Text::Grant { token, lease_ms, ticket: ticket(&owner, seq) };
             self.messages.push(Message { client, lock: self.lock.clone(), text });
             self.name.remove_place(&owner, seq);
         }
@@ -456,6 +518,13 @@ impl Run<'_> {
     fn take(&mut self, owner: &str, seq: u64, token: u64, until_us: u64) {
         self.name.last_token = token;
         self.name.holder = Some(Holder { owner: owner.to_owned(), holds: 1, seq, token, until_us });
+    }
+
+    /// It does not look at the clock: the owner keeps holds, or nobody waits.
+    fn is_quick(&self, release: &Release) -> bool {
+        let ours = |holder: &Holder| *holder.owner == *release.owner && holder.seq <= release.seq;
+        let frees = self.name.queue.is_empty() && self.name.holder.as_ref().is_some_and(ours);
+        release.holds > 0 || release.copies_until <= 0 && frees
     }
 
     fn release(&mut self, release: &Release) -> Released {
@@ -477,14 +546,16 @@ impl Run<'_> {
             self.set_tombstone(owner, *seq, release.copies_until);
             self.name.remove_place(owner, release.attempt);
         }
-        self.pass_on(freed.is_some());
+        // A usual release looks at the first in line alone.
+        let block = if freed.is_some() && release.copies_until <= 0 { 1 } else { 2 };
+        self.pass_on(freed.is_some(), block);
         freed.map_or(Released::Gone { more: false }, |token| Released::Freed { token, more: false })
     }
 
     /// `is_ending`: the present hold ends here.
-    fn pass_on(&mut self, is_ending: bool) {
+    fn pass_on(&mut self, is_ending: bool, block: usize) {
         if is_ending || self.name.holder.is_none() {
-            let found = self.look(None);
+            let found = self.look(None, block);
             self.serve(found);
         }
     }
@@ -498,29 +569,34 @@ impl Run<'_> {
             self.name.remove_place(owner, seq);
         }
         if ours || !self.name.queue.is_empty() {
-            self.pass_on(ours);
+            self.pass_on(ours, 2);
         }
         Left { more: false }
     }
 
     fn set_tombstone(&mut self, owner: &str, seq: u64, copies_until: i64) {
-        if copies_until < self.now_ms() {
+        let copies_until_us = copies_until.max(0).cast_unsigned().saturating_mul(1000);
+        if copies_until_us < self.now_us {
             return;
         }
-        let until_us = (copies_until + 1000).cast_unsigned() * 1000;
+        let until_us = self.ends(copies_until_us - self.now_us + 1_000_000);
         let tombstone = self.name.tombstones.entry(owner.to_owned()).or_insert(Tombstone { seq, until_us });
         (tombstone.seq, tombstone.until_us) = (tombstone.seq.max(seq), tombstone.until_us.max(until_us));
     }
 
     fn renew(&mut self, renew: &Renew) -> Renewed {
-        let (now_us, until_us) = (self.now_us, self.now_us + micros(renew.lease));
+        let until_us = self.ends(micros(renew.lease));
         match &mut self.name.holder {
             Some(holder) if *holder.owner == *renew.owner && holder.token == renew.token => {
                 let may_shorten = matches!(renew.only, Only::Attempt(seq) if seq == holder.seq);
                 if may_shorten || holder.until_us < until_us {
                     holder.until_us = until_us;
                 }
-                Renewed::Renewed { lease_left: whole_millis(holder.until_us - now_us) }
+                if let Only::Extend(seq) = renew.only {
+                    holder.seq = holder.seq.max(seq);
+                }
+                let until_us = holder.until_us;
+                Renewed::Renewed { lease_left: self.left_until(until_us) }
             }
             _ => Renewed::Lost,
         }
@@ -534,14 +610,14 @@ impl Run<'_> {
         let missing =
             poll.tickets.iter().enumerate().filter(|(_, wanted)| is_missing(wanted)).map(|(at, _)| at).collect();
         let token = self.next_token();
-        let found = self.name.holder.is_none().then(|| self.look(waits.then(|| self.client.id.clone())));
-        let known = waits && self.hear(false);
+        let found = self.name.holder.is_none().then(|| self.look(waits.then(|| self.client.id.clone()), 2));
+        let known = waits && self.hear_and_keep();
         let places = self.name.queue.len() as u64;
         let Some(found) = found else {
             return self.polled(known, places, first, missing, token - 1);
         };
         if self.frozen_us > 0 {
-            let frozen_for = Some(whole_millis(self.frozen_us + 999));
+            let frozen_for = self.frozen_for();
             return Polled { frozen_for, ..self.polled(known, places, first, missing, token - 1) };
         }
         self.serve(found);
@@ -562,38 +638,33 @@ impl Run<'_> {
     }
 
     fn force_unlock(&mut self) -> Option<u64> {
-        let holder = self.name.holder.clone()?;
-        let (client, token) = (client_of(&holder.owner).to_owned(), holder.token);
-        let text = Text::Revoked { token, owner: holder.owner };
-        self.messages.push(Message { client, lock: self.lock.clone(), text });
-        self.pass_on(true);
-        Some(token)
+        let holder = self.name.holder.clone();
+        if let Some(Holder { owner, token, .. }) = &holder {
+            let text = Text::Revoked { token: *token, owner: owner.clone() };
+            self.messages.push(Message { client: client_of(owner).to_owned(), lock: self.lock.clone(), text });
+        }
+        self.pass_on(holder.is_some(), 2);
+        holder.map(|holder| holder.token)
     }
 }
 
-fn lives_until(deadline: i64, (forgiven, spent): (i64, i64)) -> i64 {
-    if deadline >= spent { deadline.max(forgiven) } else { deadline }
-}
-
-fn micros(duration: std::time::Duration) -> u64 {
+fn micros(duration: Duration) -> u64 {
     millis(duration).cast_unsigned() * 1000
 }
 
-/// As PTTL rounds.
-fn whole_millis(micros: u64) -> std::time::Duration {
-    std::time::Duration::from_millis((micros + 500) / 1000)
+/// The whole milliseconds of it.
+fn whole(micros: u64) -> u64 {
+    micros / 1000 * 1000
 }
 
 impl Name {
-    /// The same at a server whose clock is so much ahead.
-    pub fn shifted(mut self, micros: u64) -> Self {
-        let shift = |us: u64| us.wrapping_add(micros);
-        let shift_ms = |ms: i64| ms + micros.cast_signed() / 1000;
+    /// The same at another server, whose clock differs: keys keep what they have left to live, and values stay as they are.
+    pub fn moved(mut self, from_us: u64, to_us: u64) -> Self {
+        self.expire(from_us);
+        let shift = |us: u64| (us + whole(to_us)).saturating_sub(whole(from_us));
         self.holder.iter_mut().for_each(|holder| holder.until_us = shift(holder.until_us));
-        self.deadlines.values_mut().for_each(|until| *until = shift_ms(*until));
         self.tombstones.values_mut().for_each(|tombstone| tombstone.until_us = shift(tombstone.until_us));
         self.queue_until_us = shift(self.queue_until_us);
-        (self.forgiven, self.spent) = (shift_ms(self.forgiven), shift_ms(self.spent));
         self
     }
 }

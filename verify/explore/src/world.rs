@@ -619,10 +619,9 @@ impl World {
         if self.hosts[from].server.frozen_until_us > self.hosts[from].micros(self.now) {
             return;
         }
-        // The clocks differ, and keys keep what is left of their time to live.
-        let shift = self.hosts[to].micros(self.now).wrapping_sub(self.hosts[from].micros(self.now));
+        let (from_us, to_us) = (self.hosts[from].micros(self.now), self.hosts[to].micros(self.now));
         if let Some(name) = self.hosts[from].server.names.remove(&*keys.lock) {
-            self.hosts[to].server.names.insert(keys.lock.to_string(), name.shifted(shift));
+            self.hosts[to].server.names.insert(keys.lock.to_string(), name.moved(from_us, to_us));
         }
         self.checker.moved.insert(keys.lock.to_string(), to);
         self.say(|| format!("{} goes from server {from} to {to}", keys.name));
