@@ -198,7 +198,7 @@ impl LockClientBuilder {
     /// How long the waiters of this client keep their places while the server does not hear from it: at least three times
     /// [`poll_interval`](Self::poll_interval), and at least [`grant_ttl`](Self::grant_ttl). Defaults to the longest of 7 s, three
     /// `poll_interval`, and `grant_ttl` plus two `poll_interval`. If it is shorter than `grant_ttl` plus two `poll_interval`, a lock
-    /// that is handed over may be valid for less than `grant_ttl`.
+    /// that is handed over may cost its waiter one more round trip.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -220,9 +220,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a lock that is handed to a waiter of this client is valid at least. Its first renewal, 50 ms and a round trip later,
-    /// gives it the whole lease. The server keeps the lock for `grant_ttl` plus a [`poll_interval`](Self::poll_interval), since the
-    /// waiter counts from its last poll. Make it longer than two round trips: a waiter whose message was lost finds the lock with its
+    /// How long a lock that is handed to a waiter of this client is valid at least, less 1 % and 2 ms, unless its lease is shorter. Its
+    /// first renewal, 50 ms and a round trip later, gives it the whole lease. The server keeps the lock for `grant_ttl` plus a
+    /// [`poll_interval`](Self::poll_interval), since the waiter counts from its last poll; if the answer to that is late, the waiter
+    /// asks once more. Make it longer than two round trips: a waiter whose message was lost finds the lock with its
     /// next poll and confirms it with one more request, and otherwise loses it to the next waiter. Defaults to 3 s.
     ///
     /// ```

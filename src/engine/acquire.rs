@@ -492,7 +492,7 @@ impl<'a> Attempt<'a> {
             loop {
                 match self.waiter.outcome().await {
                     // P1: it may have rested over a failover, and others have the name by now.
-                    WaitOutcome::Granted { token, until } if !self.is_doubted() => {
+                    WaitOutcome::Granted { token, until } if !self.is_doubted() && self.lasts(until) => {
                         // At first the grant's own time counts. A lease that is shorter than it is kept
                         // from the start.
                         let lease_from = self.confirming.unwrap_or_else(now);
@@ -514,6 +514,11 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
+    }
+
+    /// A grant counts from the last answer to a poll, which may be late: is `grant_ttl` left of it now?
+    fn lasts(&self, until: Instant) -> bool {
+        now() + lease::sure(self.request.engine.context.options().grant_ttl) <= until
     }
 
     /// A new connection or slots came since the last request.

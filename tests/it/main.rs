@@ -28,6 +28,8 @@ mod faults;
 mod fencing;
 mod found;
 
+#[cfg(feature = "embedded")]
+mod grants;
 mod guards;
 #[cfg(feature = "cli")]
 mod handle_command;
