@@ -12,7 +12,9 @@ pub struct Settings {
     /// How long the server keeps the places of a client that is not heard.
     pub waiter_ttl: Duration,
     pub poll_interval: Duration,
-    /// How long a lock that is handed over is kept until its first renewal.
+    /// How long a lock that is handed over is valid at least.
+    pub grant_ttl: Duration,
+    /// How long the server keeps it until its first renewal: that and a poll interval, since a waiter counts from its last poll.
     pub first_lease: Duration,
     /// How long tokens are remembered.
     pub token_ttl: Duration,

@@ -45,6 +45,7 @@ pub fn settings() -> Settings {
         operation_timeout: 2 * SECOND,
         waiter_ttl: 7 * SECOND,
         poll_interval: 2 * SECOND,
+        grant_ttl: 3 * SECOND,
         first_lease: 5 * SECOND,
         token_ttl: 60 * SECOND,
         lease: LEASE,

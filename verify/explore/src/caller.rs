@@ -6,6 +6,7 @@ use fairlock_proto::time::Instant;
 
 pub const OPERATION: Duration = Duration::from_secs(2);
 pub const LEASE: Duration = Duration::from_secs(4);
+pub const GRANT_TTL: Duration = Duration::from_secs(3);
 pub const FIRST_LEASE: Duration = Duration::from_secs(5);
 pub const WAITER_TTL: Duration = Duration::from_secs(7);
 /// Not as long as an operation may take: a search looks at what comes between the two.

@@ -17,7 +17,7 @@ use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
 use fairlock_proto::time::{Instant, ServerTime};
 
-use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, State, WAITER_TTL};
+use crate::caller::{Caller, FIRST_LEASE, GRANT_TTL, LEASE, OPERATION, POLL, State, WAITER_TTL};
 use crate::checker::Checker;
 use crate::coverage::Coverage;
 use crate::server::{self, Message, Server, Text, TokenClock};
@@ -38,6 +38,7 @@ pub fn settings(client: usize) -> Settings {
         operation_timeout: OPERATION,
         waiter_ttl: WAITER_TTL,
         poll_interval: POLL,
+        grant_ttl: GRANT_TTL,
         first_lease: FIRST_LEASE,
         token_ttl: Duration::from_secs(60),
         lease: LEASE,
