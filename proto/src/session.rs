@@ -1,7 +1,6 @@
 //! The machine as its driver sees it: events in, effects out, and when to come back.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,11 +93,6 @@ impl Session {
     /// A number that is the same for two states which behave alike from now on.
     pub fn canonical(&self, now: Instant) -> u64 {
         Canonical::hash_of(now.micros(), self)
-    }
-
-    /// Adds this state to that of a search, which has others beside it.
-    pub fn hash_into(&self, state: &mut impl Hasher) {
-        self.hash(state);
     }
 
     /// Whether nothing is left of any call, and nothing is to be sent.

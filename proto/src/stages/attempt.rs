@@ -1,5 +1,6 @@
 //! One try of a call to get the lock: (owner, seq).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
@@ -17,7 +18,6 @@ use crate::stages::entry::{Stage, Who};
 use crate::stages::held::Held;
 use crate::stages::hold::{Begun, Hold, Holder, Proof, outlasts};
 use crate::time::{Instant, ServerTime};
-use std::sync::Arc;
 
 /// A call for a guard.
 #[derive(Debug, Clone, Hash)]

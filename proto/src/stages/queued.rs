@@ -49,7 +49,7 @@ impl Queued {
     }
 
     pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let last = desk.failure_of(self.queue).map_or(LastAnswer::Others, LastAnswer::Failed);
+        let last = self.last_answer(desk);
         let mut attempt = self.end(desk);
         attempt.last = last;
         attempt.time_out(who, desk)
