@@ -185,19 +185,9 @@ impl Asking {
         Stage::Asking(self)
     }
 
-    pub fn give_up(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    /// It asks no longer.
+    pub fn withdraw(mut self) -> Attempt {
         self.count_copies();
-        self.attempt.leave(who, desk);
-        Stage::Idle
-    }
-
-    pub fn fail(mut self, error: CallError, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.count_copies();
-        self.attempt.fail(error, who, desk)
-    }
-
-    pub fn time_out(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.count_copies();
-        self.attempt.time_out(who, desk)
+        self.attempt
     }
 }

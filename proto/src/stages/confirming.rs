@@ -3,7 +3,6 @@
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
 use crate::effect::Request;
-use crate::error::CallError;
 use crate::event::{Answer, Reply};
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::sending::{Answered, Sending};
@@ -47,11 +46,11 @@ impl Confirming {
         }
         if let Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) = answered.reply {
             let token = self.token;
-            return self.end(desk).hold_answered(token, &answered, lease_left, who, desk);
+            return self.withdraw(desk).hold_answered(token, &answered, lease_left, who, desk);
         }
         if let Err(error) = answered.reply {
             match LastAnswer::failed(error) {
-                Err(error) => return self.fail(error, who, desk),
+                Err(error) => return self.withdraw(desk).fail(error, who, desk),
                 Ok(failed) => self.attempt.last = failed,
             }
         }
@@ -65,20 +64,8 @@ impl Confirming {
         }
     }
 
-    pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).time_out(who, desk)
-    }
-
-    pub fn give_up(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).leave(who, desk);
-        Stage::Idle
-    }
-
-    pub fn fail(self, error: CallError, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).fail(error, who, desk)
-    }
-
-    fn end(self, desk: &mut Desk<'_>) -> Attempt {
+    /// It is neither asked about nor polled for any longer.
+    pub fn withdraw(self, desk: &mut Desk<'_>) -> Attempt {
         if let Some(queue) = self.queue {
             desk.dequeue(queue, self.attempt.seq);
         }

@@ -15,7 +15,7 @@ use crate::node::{Asker, Lane};
 use crate::sending::Answered;
 use crate::slab::Id;
 use crate::stages::asking::Asking;
-use crate::stages::attempt::{Attention, Call, LastAnswer, out_of_time};
+use crate::stages::attempt::{Attempt, Attention, Call, LastAnswer, out_of_time};
 use crate::stages::confirming::Confirming;
 use crate::stages::held::{Held, Lost};
 use crate::stages::queued::Queued;
@@ -98,12 +98,7 @@ impl Entry {
     }
 
     pub fn disturbed(&mut self, call: CallId) {
-        let attempted = match &mut self.stage {
-            Stage::Asking(asking) => Some(&mut asking.attempt.call),
-            Stage::Queued(queued) => Some(&mut queued.attempt.call),
-            Stage::Confirming(confirming) => Some(&mut confirming.attempt.call),
-            _ => None,
-        };
+        let attempted = self.stage.attempt_mut().map(|attempt| &mut attempt.call);
         let waiting = attempted.into_iter().chain(&mut self.line).find(|waiting| waiting.id == call);
         waiting.into_iter().for_each(|waiting| waiting.attention = Attention::Disturbed);
     }
@@ -118,10 +113,10 @@ impl Entry {
 
     pub fn gone(&mut self, call: CallId, desk: &mut Desk<'_>) {
         self.line.retain(|waiting| waiting.id != call);
+        if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
+            return attempt.leave(&self.who, desk);
+        }
         self.change(|stage, line, who| match stage {
-            Stage::Asking(asking) if asking.attempt.call.id == call => asking.give_up(who, desk),
-            Stage::Queued(queued) if queued.attempt.call.id == call => queued.give_up(who, desk),
-            Stage::Confirming(confirming) if confirming.attempt.call.id == call => confirming.give_up(who, desk),
             Stage::Held(held) => held.gone(call, line, who, desk),
             Stage::Releasing(releasing) => releasing.gone(call),
             Stage::Lost(lost) => lost.gone(call),
@@ -141,12 +136,15 @@ impl Entry {
         {
             return self.tell_late(&nested, last, desk);
         }
-        self.change(|stage, _, who| match stage {
-            Stage::Asking(asking) if asking.attempt.call.id == call => asking.time_out(who, desk),
-            Stage::Queued(queued) if queued.attempt.call.id == call => queued.time_out(who, desk),
-            Stage::Confirming(confirming) if confirming.attempt.call.id == call => confirming.time_out(who, desk),
-            other => other,
-        });
+        if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
+            attempt.time_out(&self.who, desk);
+        }
+    }
+
+    /// The attempt that is meant. Nothing is asked for it any longer.
+    fn withdraw(&mut self, is_meant: impl FnOnce(&Attempt) -> bool, desk: &mut Desk<'_>) -> Option<Attempt> {
+        self.stage.attempt_mut().filter(|attempt| is_meant(attempt))?;
+        std::mem::replace(&mut self.stage, Stage::Idle).withdraw(desk)
     }
 
     fn tell_late(&self, call: &Call, last: LastAnswer, desk: &mut Desk<'_>) {
@@ -238,10 +236,9 @@ impl Entry {
             RequestError::Refused(refusal) => CallError::Refused(refusal.clone()),
             _ => CallError::RuntimeGone,
         };
-        self.change(|stage, _, who| match stage {
-            Stage::Queued(queued) if queued.attempt.seq == seq => queued.fail(error, who, desk),
-            other => other,
-        });
+        if let Some(attempt) = self.withdraw(|attempt| attempt.seq == seq, desk) {
+            attempt.fail(error, &self.who, desk);
+        }
     }
 
     pub fn revoked(&mut self, token: u64, desk: &mut Desk<'_>) {
@@ -276,10 +273,10 @@ impl Entry {
         for call in std::mem::take(&mut self.line) {
             desk.tell(call.id, Outcome::Failed(why.error()));
         }
+        if let Some(attempt) = self.withdraw(|_| true, desk) {
+            attempt.fail(why.error(), &self.who, desk);
+        }
         self.change(|stage, _, who| match (stage, why) {
-            (Stage::Asking(asking), _) => asking.fail(why.error(), who, desk),
-            (Stage::Queued(queued), _) => queued.fail(why.error(), who, desk),
-            (Stage::Confirming(confirming), _) => confirming.fail(why.error(), who, desk),
             (Stage::Held(held), Closing::ByUser) => held.lose(Loss::Closed, who, desk),
             (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
             (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(desk),
@@ -355,6 +352,26 @@ impl Entry {
     fn change(&mut self, next: impl FnOnce(Stage, &mut Line, &Who) -> Stage) {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         self.stage = next(stage, &mut self.line, &self.who);
+    }
+}
+
+impl Stage {
+    fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match self {
+            Self::Asking(asking) => Some(&mut asking.attempt),
+            Self::Queued(queued) => Some(&mut queued.attempt),
+            Self::Confirming(confirming) => Some(&mut confirming.attempt),
+            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Lost(_) => None,
+        }
+    }
+
+    fn withdraw(self, desk: &mut Desk<'_>) -> Option<Attempt> {
+        match self {
+            Self::Asking(asking) => Some(asking.withdraw()),
+            Self::Queued(queued) => Some(queued.withdraw(desk)),
+            Self::Confirming(confirming) => Some(confirming.withdraw(desk)),
+            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Lost(_) => None,
+        }
     }
 }
 

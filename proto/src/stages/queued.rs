@@ -1,7 +1,6 @@
 //! The stage of an attempt that has a place in the queue.
 
 use crate::desk::Desk;
-use crate::error::CallError;
 use crate::lease;
 use crate::sending::Sending;
 use crate::slab::Id;
@@ -28,7 +27,7 @@ impl Queued {
             Verdict::Over => Stage::Queued(self),
             Verdict::Ask => self.found(grant.token, desk),
             Verdict::Until(until) => {
-                let attempt = self.end(desk);
+                let attempt = self.withdraw(desk);
                 // At first the grant's own time counts. A lease that is shorter than it is kept from the start.
                 let asked = attempt.asked_about.unwrap_or(desk.now);
                 let deadline = until.min(lease::deadline(asked, attempt.call.lease.length()));
@@ -45,33 +44,18 @@ impl Queued {
 
     /// Its place is lost. At once: those that have lost their places together ask in the order in which they came (P3).
     pub fn ask_anew(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).anew(Sending::Waits, who, desk)
+        self.withdraw(desk).anew(Sending::Waits, who, desk)
     }
 
-    pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let last = self.last_answer(desk);
-        let mut attempt = self.end(desk);
-        attempt.last = last;
-        attempt.time_out(who, desk)
-    }
-
-    /// Why a call of the same owner that waits for this one has no lock.
+    /// Why it has no lock, and with it those of the same owner that wait for it.
     pub fn last_answer(&self, desk: &Desk<'_>) -> LastAnswer {
         desk.failure_of(self.queue).map_or(LastAnswer::Others, LastAnswer::Failed)
     }
 
-    pub fn give_up(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).leave(who, desk);
-        Stage::Idle
-    }
-
-    pub fn fail(self, error: CallError, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.end(desk).fail(error, who, desk)
-    }
-
     /// It is not polled for any longer.
-    fn end(self, desk: &mut Desk<'_>) -> Attempt {
+    pub fn withdraw(self, desk: &mut Desk<'_>) -> Attempt {
+        let last = self.last_answer(desk);
         desk.dequeue(self.queue, self.attempt.seq);
-        self.attempt
+        Attempt { last, ..self.attempt }
     }
 }
