@@ -102,10 +102,10 @@ impl Session {
         self.calls.get(&call).map(|place| place.entry)
     }
 
-    /// How many guards this owner has at a name, if no request about that is under way.
-    pub fn settled_guards(&self, owner: u64, lock_key: &str) -> Option<u32> {
+    /// The token of what this owner holds at a name, and how many guards there are, if no request about that is under way.
+    pub fn settled_guards(&self, owner: u64, lock_key: &str) -> Option<(u64, u32)> {
         match &self.entries.get(self.entry_at(owner, &lock_key.into())?)?.stage {
-            Stage::Held(held) if held.may_enter() => Some(held.guards.count()),
+            Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count())),
             _ => None,
         }
     }

@@ -21,10 +21,18 @@ pub struct Caller {
     pub state: State,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl Caller {
+    /// The id of its owner.
+    pub fn id(&self, client: usize) -> String {
+        format!("c{client}:{}", self.owner)
+    }
+}
+
+/// Of the callers of one owner, the one that has come further counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     Waits,
+    Unlocks,
     Offered,
     Holds,
-    Unlocks,
 }

@@ -1,6 +1,6 @@
 //! What must always be true (P1, P2, P5 to P9), by what callers see and by what is left at the servers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fairlock_proto::effect::{HoldId, Outcome};
@@ -16,6 +16,9 @@ const STALLED: Duration = Duration::from_secs(
     WAITER_TTL.as_secs() + FIRST_LEASE.as_secs() + LEASE.as_secs() + 1 + POLL.as_secs() + 4 * OPERATION.as_secs(),
 );
 
+/// A message needs 20 ms here.
+pub const NOTIFIED: Duration = Duration::from_millis(50);
+
 #[derive(Default)]
 pub struct Checker {
     /// The names that have moved, and to which server.
@@ -26,7 +29,7 @@ pub struct Checker {
     /// The last token of each name that a caller saw, and of which hold.
     tokens: BTreeMap<usize, (u64, usize, HoldId)>,
     /// The tokens of holds that were ended by force: their holders may not know it yet.
-    forced: BTreeSet<(usize, u64)>,
+    forced: BTreeMap<(usize, u64), Instant>,
     grants: BTreeMap<(usize, CallId), u64>,
     /// Since when a name has waiters and no guard.
     stalled: BTreeMap<usize, Instant>,
@@ -47,12 +50,26 @@ impl Checker {
         self.broken.clone()
     }
 
-    fn breaks(&mut self, what: String) {
+    pub fn breaks(&mut self, what: String) {
         self.broken.get_or_insert(what);
     }
 
-    pub fn forced(&mut self, name: usize, token: u64) {
-        self.forced.insert((name, token));
+    pub fn forced(&mut self, name: usize, token: u64, now: Instant) {
+        self.forced.insert((name, token), now);
+    }
+
+    /// P8: a holder learns at its deadline that it has lost the lock, and of a force_unlock by a message if none is lost.
+    pub fn notified(&mut self, is_awake: impl Fn(usize) -> bool, is_quiet: bool, now: Instant) {
+        let of_living = self.guards.iter().filter(|((client, _), _)| is_awake(*client));
+        let is_forced = |guard: &Guard| {
+            let forced = self.forced.get(&(guard.name, guard.token)).copied();
+            is_quiet && forced.is_some_and(|forced| now.since(forced) > NOTIFIED)
+        };
+        let late = of_living.into_iter().find(|(_, guard)| now.since(guard.until) > NOTIFIED || is_forced(guard));
+        if let Some(((client, call), guard)) = late {
+            let until = guard.until;
+            self.breaks(format!("P8: c{client} {call:?} is not told that its hold is lost, which ended at {until:?}"));
+        }
     }
 
     pub fn told(&mut self, client: usize, call: CallId, caller: &Caller, outcome: &Outcome, now: Instant) {
@@ -84,7 +101,7 @@ impl Checker {
     /// P2: the next hold has a greater token, and nested guards have that of their hold.
     fn granted(&mut self, client: usize, caller: &Caller, token: u64, hold: HoldId) {
         // The answer to a grant that was ended by force meanwhile: it is lost as it begins.
-        if self.forced.contains(&(caller.name, token)) {
+        if self.forced.contains_key(&(caller.name, token)) {
             return;
         }
         if let Some((last, of, same)) = self.tokens.get(&caller.name).copied() {
@@ -103,12 +120,12 @@ impl Checker {
     pub fn valid(&mut self, client: usize, call: CallId, caller: &Caller, until: Instant, now: Instant) {
         let is_other = |(other, guard): &(&(usize, CallId), &Guard)| {
             let is_other = other.0 != client || guard.owner != caller.owner;
-            let is_forced = self.forced.contains(&(guard.name, guard.token));
+            let is_forced = self.forced.contains_key(&(guard.name, guard.token));
             is_other && guard.name == caller.name && guard.until > now && !is_forced
         };
         let other = self.guards.iter().find(is_other).map(|((client, call), guard)| (*client, *call, guard.until));
         let is_forced =
-            self.grants.get(&(client, call)).is_some_and(|token| self.forced.contains(&(caller.name, *token)));
+            self.grants.get(&(client, call)).is_some_and(|token| self.forced.contains_key(&(caller.name, *token)));
         if let Some((other, of, its_end)) = other.filter(|_| until > now && !is_forced) {
             self.breaks(format!(
                 "P1: c{client} {call:?} and c{other} {of:?} hold {} at {now:?}, until {until:?} and {its_end:?}",

@@ -3,7 +3,9 @@
 pub mod caller;
 pub mod checker;
 pub mod coverage;
+pub mod delay;
 pub mod impossible;
+pub mod order;
 pub mod search;
 pub mod server;
 pub mod table;

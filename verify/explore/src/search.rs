@@ -454,7 +454,9 @@ impl State {
             (relying.clone().count() as u32, relying.map(|relied| relied.token).next())
         };
         self.callers.iter().all(|Caller { plan, .. }| {
-            let Some(guards) = self.clients[plan.client].session.settled_guards(plan.owner, lock) else { return true };
+            let Some((_, guards)) = self.clients[plan.client].session.settled_guards(plan.owner, lock) else {
+                return true;
+            };
             let (callers, token) = count(plan);
             let holder = self.server.names.values().filter_map(|name| name.holder.as_ref()).next();
             let counted = holder.filter(|holder| Some(holder.token) == token).map_or(callers, |holder| holder.holds);

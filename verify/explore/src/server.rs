@@ -142,7 +142,7 @@ impl Name {
     }
 }
 
-fn client_of(owner: &str) -> &str {
+pub fn client_of(owner: &str) -> &str {
     owner.split(':').next().unwrap_or_default()
 }
 
@@ -195,6 +195,12 @@ impl Server {
         name.expire(now_us);
         let (reachable, frozen_us) = (&self.reachable, self.frozen_until_us.saturating_sub(now_us));
         Run { name, lock, client, now_us, reachable, frozen_us, token_clock: self.token_clock, messages }
+    }
+
+    /// Whether it reaches the client of this owner, and has not given it up. A client without any place counts as alive.
+    pub fn hears(&self, name: &Name, owner: &str, now_us: u64) -> bool {
+        let client = client_of(owner);
+        self.reachable.contains(client) && name.deadlines.get(client).is_none_or(|deadline| *deadline >= now_us + 1000)
     }
 
     /// Lets all end whose time is over.

@@ -1,7 +1,7 @@
 //! Clients, their callers, the network and the servers, in one thread and in one random order of events.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use fairlock_proto::effect::{Effect, Outcome, Request};
@@ -18,14 +18,21 @@ use fairlock_proto::slots::{SLOTS, Topology, slot_of};
 use fairlock_proto::time::{Instant, ServerTime};
 
 use crate::caller::{Caller, FIRST_LEASE, GRANT_TTL, LEASE, OPERATION, POLL, State, WAITER_TTL};
-use crate::checker::Checker;
+use crate::checker::{Checker, NOTIFIED};
 use crate::coverage::Coverage;
+use crate::delay::{Delays, Hindrance};
+use crate::order::Order;
 use crate::server::{self, Message, Server, Text, TokenClock};
 
 const CLIENTS: usize = 3;
 const NAMES: usize = 2;
-/// When faults and new calls end.
-pub const TROUBLE: Duration = Duration::from_secs(40);
+/// When all faults end.
+pub const TROUBLE: Duration = Duration::from_secs(30);
+/// When nothing is left of them: leases, places, late requests, and the time for which a server grants nothing. From here on there
+/// is one kind of trouble at most.
+const SETTLED: Duration = Duration::from_secs(45);
+/// When new calls end.
+const LAST_CALL: Duration = Duration::from_secs(65);
 /// When all must be over.
 const OVER: Duration = Duration::from_secs(300);
 /// What the servers' clocks begin with, in µs.
@@ -47,8 +54,11 @@ pub fn settings(client: usize) -> Settings {
     }
 }
 
+static KEYS: LazyLock<[Arc<Keys>; NAMES]> =
+    LazyLock::new(|| std::array::from_fn(|name| Arc::new(Keys::new("p", &name.to_string()))));
+
 pub fn keys(name: usize) -> Arc<Keys> {
-    Arc::new(Keys::new("p", &name.to_string()))
+    KEYS[name].clone()
 }
 
 pub struct World {
@@ -66,7 +76,18 @@ pub struct World {
     number: u64,
     /// A client has ended, and its requests had no answer: what it has at the servers ends by itself.
     ended: bool,
+    calm: Calm,
+    order: Order,
+    pub delays: Delays,
     story: Option<Vec<String>>,
+}
+
+/// What there is of trouble at the end, so that each promise is held to a bound of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Calm {
+    Quiet,
+    MessagesLost,
+    ProcessesDie,
 }
 
 /// A server, its clock, and what it had a moment ago.
@@ -76,6 +97,7 @@ struct Host {
     skew: i64,
     ahead_us: u64,
     older: Vec<(Instant, Server)>,
+    has_lost_data: bool,
     stands_still_until: Instant,
     refuses_until: Instant,
 }
@@ -89,7 +111,15 @@ struct Client {
     settings: server::Client,
     next_owner: u64,
     stands_still_until: Instant,
-    is_closed: bool,
+    life: Life,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    Closed,
+    /// Its process has ended.
+    Dead,
 }
 
 enum Happening {
@@ -111,6 +141,7 @@ enum Happening {
     Serves { client: usize, lock: String },
     Closes(usize),
     RuntimeGone(usize),
+    Dies(usize),
     Wakes,
 }
 
@@ -126,6 +157,7 @@ impl World {
         let mut random = fastrand::Rng::with_seed(seed);
         let topology = if random.u8(..4) == 0 { Topology::Cluster } else { Topology::OneServer };
         let hosts = if topology == Topology::Cluster { 2 } else { 1 };
+        let calm = [Calm::Quiet, Calm::MessagesLost, Calm::ProcessesDie][random.usize(..3)];
         let mut world = Self {
             steps: 0,
             seed,
@@ -138,6 +170,9 @@ impl World {
             agenda: BTreeMap::new(),
             number: 0,
             ended: false,
+            calm,
+            order: Order::default(),
+            delays: Delays::default(),
             story: None,
             random,
         };
@@ -170,6 +205,10 @@ impl World {
             self.perhaps(6, 30_000, |_| Happening::ClientRests(client));
             self.perhaps(8, 60_000, |_| Happening::Closes(client));
             self.perhaps(12, 60_000, |_| Happening::RuntimeGone(client));
+            if self.calm == Calm::ProcessesDie && client > 0 {
+                let after = SETTLED + Duration::from_millis(self.below(18_000));
+                self.at(Instant::default() + after, Happening::Dies(client));
+            }
         }
         self.perhaps(2, 30_000, |_| Happening::Force);
         for host in 0..self.hosts.len() {
@@ -193,6 +232,10 @@ impl World {
 
     fn is_trouble(&self) -> bool {
         self.now < Instant::default() + TROUBLE
+    }
+
+    fn is_settled(&self) -> bool {
+        self.now >= Instant::default() + SETTLED
     }
 
     fn soon(&mut self, within_ms: u64, happening: Happening) {
@@ -257,6 +300,10 @@ impl World {
         if let Some(later) = self.rests(&happening) {
             return self.at(later, happening);
         }
+        let is_of_dead = happening.client().is_some_and(|client| self.clients[client].life == Life::Dead);
+        if is_of_dead || !self.is_trouble() && happening.is_fault() {
+            return;
+        }
         match happening {
             Happening::Act(client) => self.act(client),
             Happening::Claim(client, call) => self.claim(client, call),
@@ -269,13 +316,13 @@ impl World {
             Happening::Connects(client, node) => self.connect(client, node),
             Happening::Force => self.force(),
             Happening::ClientRests(client) => {
-                let rests = Duration::from_millis(self.below(60_000));
+                let rests = self.rest(60_000);
                 self.clients[client].stands_still_until = self.now + rests;
                 self.say(|| format!("c{client} stands still for {rests:?}"));
                 self.at(self.now + rests, Happening::Wakes);
             }
             Happening::HostRests(host) => {
-                let rests = Duration::from_millis(self.below(30_000));
+                let rests = self.rest(30_000);
                 self.hosts[host].stands_still_until = self.now + rests;
                 self.say(|| format!("server {host} stands still for {rests:?}"));
             }
@@ -296,7 +343,7 @@ impl World {
             }
             Happening::RuntimeGone(client) => {
                 self.say(|| format!("the runtime of c{client} has ended"));
-                self.clients[client].is_closed = true;
+                self.clients[client].life = Life::Closed;
                 self.ended = true;
                 for host in 0..self.hosts.len() {
                     self.clients[client].connections.remove(&node(host));
@@ -304,33 +351,45 @@ impl World {
                 }
                 self.step(client, Event::RuntimeGone);
             }
+            Happening::Dies(client) => self.dies(client),
             Happening::Wakes => {}
+        }
+    }
+
+    /// Until the end of trouble at most.
+    fn rest(&mut self, longest_ms: u64) -> Duration {
+        let left = (Instant::default() + TROUBLE).since(self.now);
+        Duration::from_millis(self.below(longest_ms)).min(left)
+    }
+
+    /// Its process ends. The servers may take the connections for alive.
+    fn dies(&mut self, client: usize) {
+        let is_noticed = self.one_in(2);
+        self.say(|| {
+            format!("c{client} dies, and the servers {} it", if is_noticed { "notice" } else { "do not notice" })
+        });
+        let this = &mut self.clients[client];
+        this.life = Life::Dead;
+        this.callers.clear();
+        this.connections.clear();
+        self.ended = true;
+        if is_noticed {
+            self.hosts.iter_mut().for_each(|host| host.server.reachable.retain(|id| *id != format!("c{client}")));
         }
     }
 
     /// Until when a process that this happens to stands still.
     fn rests(&self, happening: &Happening) -> Option<Instant> {
         let until = match happening {
-            Happening::Act(client)
-            | Happening::Claim(client, _)
-            | Happening::End(client, _)
-            | Happening::Disturb(client, _)
-            | Happening::Answers { client, .. }
-            | Happening::Pushed { client, .. }
-            | Happening::Breaks(client, _)
-            | Happening::Connects(client, _)
-            | Happening::Serves { client, .. }
-            | Happening::RuntimeGone(client)
-            | Happening::Closes(client) => self.clients[*client].stands_still_until,
             Happening::Arrives { host, .. } => self.hosts[*host].stands_still_until,
-            _ => return None,
+            other => self.clients[other.client()?].stands_still_until,
         };
         (until > self.now).then_some(until)
     }
 
     /// A new call, of an owner of its own or of one that has others.
     fn act(&mut self, client: usize) {
-        if !self.is_trouble() || self.clients[client].is_closed {
+        if self.now >= Instant::default() + LAST_CALL || self.clients[client].life != Life::Open {
             return;
         }
         let name = self.below(NAMES as u64) as usize;
@@ -390,7 +449,9 @@ impl World {
 
     fn forget(&mut self, client: usize, call: CallId) {
         self.checker.ends(client, call);
-        self.clients[client].callers.remove(&call);
+        if let Some(caller) = self.clients[client].callers.remove(&call) {
+            self.order.given_up(&keys(caller.name).lock, &caller.id(client));
+        }
         self.clients[client].calls.remove(call.0);
     }
 
@@ -448,7 +509,7 @@ impl World {
             }
             Effect::Closed { unfinished } => {
                 self.say(|| format!("c{client} has closed, {unfinished} unfinished"));
-                self.clients[client].is_closed = true;
+                self.clients[client].life = Life::Closed;
                 // What has had no answer lasts until its time is over.
                 self.ended |= unfinished > 0;
             }
@@ -486,6 +547,9 @@ impl World {
                 return;
             }
         }
+        if let Request::Acquire(acquire) = &request {
+            self.order.asked(&acquire.keys.lock, &acquire.owner, acquire.seq);
+        }
         let host = usize::from(connection.node.0);
         let is_lost = self.is_trouble() && self.one_in(12);
         let is_repeated = self.is_trouble() && self.one_in(12) && !matches!(request, Request::Acquire(_));
@@ -506,10 +570,12 @@ impl World {
         } else {
             let micros = self.hosts[host].micros(self.now);
             self.hosts[host].keep(self.now);
+            self.order.serves(lock_of(request), &self.hosts[host].server, micros);
             let settings = &self.clients[client].settings;
             let reply = self.hosts[host].server.run(request, settings, micros, &mut messages);
             // Refused behind its last write.
             let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Cause::new(Fault::NotConnected) };
+            self.check_order(lock_of(request), host);
             if is_half_way { Err(RequestError::Refused(half_way)) } else { Ok(reply) }
         };
         self.publish(host, messages);
@@ -543,7 +609,12 @@ impl World {
         for message in messages {
             let client = message.client.trim_start_matches('c').parse().unwrap_or(0);
             let Some(connection) = self.clients[client].connections.get(&node(host)).copied() else { continue };
-            if self.is_trouble() && self.one_in(10) {
+            let lost = match self.calm {
+                _ if self.is_trouble() => 10,
+                Calm::MessagesLost => 3,
+                Calm::Quiet | Calm::ProcessesDie => u64::MAX,
+            };
+            if self.one_in(lost) {
                 continue;
             }
             for _ in 0..1 + u8::from(self.is_trouble() && self.one_in(20)) {
@@ -571,10 +642,12 @@ impl World {
         let host = self.host_of(&keys.lock);
         let (micros, mut messages) = (self.hosts[host].micros(self.now), Vec::new());
         let settings = self.clients[0].settings.clone();
+        self.order.serves(&keys.lock, &self.hosts[host].server, micros);
         let token = self.hosts[host].server.force_unlock(&keys, &settings, micros, &mut messages);
         self.say(|| format!("force_unlock of {}: {token:?}", keys.name));
-        token.into_iter().for_each(|token| self.checker.forced(name, token));
-        if self.is_trouble() {
+        self.check_order(&keys.lock, host);
+        token.into_iter().for_each(|token| self.checker.forced(name, token, self.now));
+        if self.now < Instant::default() + LAST_CALL {
             self.soon(10_000, Happening::Force);
         }
         self.publish(host, messages);
@@ -597,6 +670,7 @@ impl World {
             Restart::Empty => this.server = Server::new(TokenClock::Time),
         }
         this.server.reachable.clear();
+        this.has_lost_data |= !matches!(restart, Restart::WithItsData);
         // A node that comes back learns from the others which slots have gone.
         let gone: Vec<_> =
             self.hosts[host].server.names.keys().filter(|lock| self.host_of(lock) != host).cloned().collect();
@@ -608,6 +682,8 @@ impl World {
             this.server.frozen_until_us = micros + u64::try_from(freeze.as_micros()).unwrap_or(0);
         }
         this.older.clear();
+        let served: Vec<_> = (0..NAMES).map(keys).filter(|keys| self.host_of(&keys.lock) == host).collect();
+        served.iter().for_each(|keys| self.order.begin_anew(&keys.lock, &self.hosts[host].server));
         (0..CLIENTS).for_each(|client| self.breaks(client, node(host)));
     }
 
@@ -625,6 +701,8 @@ impl World {
             self.hosts[to].server.names.insert(keys.lock.to_string(), name.moved(from_us, to_us));
         }
         self.checker.moved.insert(keys.lock.to_string(), to);
+        self.order.begin_anew(&keys.lock, &self.hosts[to].server);
+        self.hosts[to].has_lost_data |= self.hosts[from].has_lost_data;
         self.say(|| format!("{} goes from server {from} to {to}", keys.name));
         for client in 0..CLIENTS {
             self.soon(1000, Happening::Serves { client, lock: keys.lock.to_string() });
@@ -648,11 +726,88 @@ impl World {
             let waits =
                 waiting.filter(|caller| caller.name == name && caller.waits && caller.state == State::Waits).count();
             self.checker.progress(name, waits > 0, is_trouble, self.now);
+            self.check_counts(name);
+            self.note_grant(name);
+            if self.is_settled() {
+                let hindrance = self.hindrance(name);
+                let late = self.delays.look(name, hindrance, self.now);
+                late.into_iter().for_each(|late| self.checker.breaks(late));
+            }
+        }
+        let is_awake = |client: usize| {
+            let client = &self.clients[client];
+            client.life == Life::Open && client.stands_still_until + NOTIFIED <= self.now
+        };
+        self.checker.notified(is_awake, self.calm == Calm::Quiet && self.is_settled(), self.now);
+    }
+
+    fn check_order(&mut self, lock: &str, host: usize) {
+        let clients = &self.clients;
+        let waits = |id: &str| {
+            let (client, owner) = owner_of(id);
+            let mut callers = clients[client].callers.values();
+            callers.any(|it| it.state == State::Waits && it.owner == owner && *keys(it.name).lock == *lock)
+        };
+        let overtaken = self.order.served(lock, &self.hosts[host].server, waits);
+        if let Some((first, owner)) = overtaken {
+            self.checker.breaks(format!("P3: {owner:?} gets {lock} before {first:?}, which was first in line"));
         }
     }
 
+    /// P4: the server counts as many holds as there are guards.
+    fn check_counts(&mut self, name: usize) {
+        let lock = keys(name).lock.clone();
+        let host = &self.hosts[self.host_of(&lock)];
+        let holder = host.server.names.get(&*lock).and_then(|name| name.holder.as_ref());
+        let Some(holder) = holder.filter(|_| !host.has_lost_data) else { return };
+        let (client, owner) = owner_of(&holder.owner);
+        let guards = self.clients[client].session.settled_guards(owner, &lock);
+        if let Some((_, guards)) = guards.filter(|(token, guards)| *token == holder.token && *guards != holder.holds) {
+            let counted = holder.holds;
+            self.checker
+                .breaks(format!("P4: c{client} has {guards} guards of {lock}, and the server counts {counted}"));
+        }
+    }
+
+    fn note_grant(&mut self, name: usize) {
+        let lock = keys(name).lock.clone();
+        let holder = self.hosts[self.host_of(&lock)].server.names.get(&*lock).and_then(|name| name.holder.as_ref());
+        holder.into_iter().for_each(|holder| self.delays.granted(name, holder.token, self.now));
+    }
+
+    /// What keeps this name from those that wait for it and are alive.
+    fn hindrance(&self, name: usize) -> Option<Hindrance> {
+        let lock = keys(name).lock.clone();
+        let host = &self.hosts[self.host_of(&lock)];
+        let (micros, at_server) = (host.micros(self.now), host.server.names.get(&*lock)?);
+        let caller = |id: &str| self.caller(id, name);
+        let waits = at_server.queue.iter().any(|place| caller(&place.owner) == Some(State::Waits));
+        match &at_server.holder {
+            Some(holder) => match caller(&holder.owner) {
+                Some(State::Waits) => Some(Hindrance::Unheard(holder.token)),
+                Some(State::Offered | State::Holds) => None,
+                Some(State::Unlocks) | None => {
+                    let (left, over) = (holder.until_us.saturating_sub(micros), micros.saturating_sub(holder.until_us));
+                    let lease_ends = self.now + Duration::from_micros(left) - Duration::from_micros(over);
+                    waits.then_some(Hindrance::DeadHolder { token: holder.token, lease_ends })
+                }
+            },
+            None if !waits => None,
+            None => Some(Hindrance::Unserved),
+        }
+    }
+
+    /// How far the callers of an owner are: whether one of them has the lock, else whether one waits.
+    fn caller(&self, id: &str, name: usize) -> Option<State> {
+        let (client, owner) = owner_of(id);
+        let callers = self.clients[client].callers.values();
+        let states = callers.filter(|caller| (caller.name, caller.owner) == (name, owner)).map(|caller| caller.state);
+        states.max()
+    }
+
     fn check_end(&mut self) {
-        for (number, client) in self.clients.iter().enumerate() {
+        let living = self.clients.iter().enumerate().filter(|(_, client)| client.life != Life::Dead);
+        for (number, client) in living {
             let left: Vec<_> = client.callers.iter().map(|(call, caller)| format!("{call:?} {caller:?}")).collect();
             self.checker.left(number, &left, client.session.is_idle());
         }
@@ -665,6 +820,12 @@ impl World {
             self.checker.left_at_server(is_free, &format!("{:?}", host.server.names));
         }
     }
+}
+
+/// The client and the number of an owner.
+fn owner_of(id: &str) -> (usize, u64) {
+    let (client, owner) = id.trim_start_matches('c').split_once(':').unwrap_or_default();
+    (client.parse().unwrap_or(0), owner.parse().unwrap_or(0))
 }
 
 fn node(host: usize) -> NodeId {
@@ -693,6 +854,39 @@ pub fn brief(request: &Request) -> String {
     }
 }
 
+impl Happening {
+    /// The client that it happens to.
+    fn client(&self) -> Option<usize> {
+        match self {
+            Self::Act(client)
+            | Self::Claim(client, _)
+            | Self::End(client, _)
+            | Self::Disturb(client, _)
+            | Self::Answers { client, .. }
+            | Self::Pushed { client, .. }
+            | Self::Breaks(client, _)
+            | Self::Connects(client, _)
+            | Self::Serves { client, .. }
+            | Self::RuntimeGone(client)
+            | Self::Closes(client) => Some(*client),
+            _ => None,
+        }
+    }
+
+    /// One that belongs to the time of trouble.
+    fn is_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Breaks(..)
+                | Self::ClientRests(_)
+                | Self::HostRests(_)
+                | Self::HostRefuses(_)
+                | Self::Restarts(..)
+                | Self::Moves
+        )
+    }
+}
+
 impl Host {
     fn new(random: &mut fastrand::Rng) -> Self {
         Self {
@@ -700,6 +894,7 @@ impl Host {
             skew: random.i64(-4000..4000),
             ahead_us: random.u64(..3_000_000),
             older: Vec::new(),
+            has_lost_data: false,
             stands_still_until: Instant::default(),
             refuses_until: Instant::default(),
         }
@@ -731,15 +926,15 @@ impl Client {
             settings: server::Client { id: format!("c{number}"), waiter_ttl_ms, max_waiters: 100 },
             next_owner: 100,
             stands_still_until: Instant::default(),
-            is_closed: false,
+            life: Life::Open,
         }
     }
 
     fn is_gone(&self) -> bool {
-        self.is_closed && self.connections.is_empty()
+        self.life != Life::Open && self.connections.is_empty()
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.session.next_timer().map(|due| due.max(self.stands_still_until))
+        self.session.next_timer().filter(|_| self.life != Life::Dead).map(|due| due.max(self.stands_still_until))
     }
 }

@@ -1,0 +1,126 @@
+//! P3, by what the server does: of those that have a place and are alive, the first is granted the lock first.
+
+use std::collections::BTreeMap;
+
+use crate::server::Server;
+
+#[derive(Default)]
+pub struct Order {
+    /// By the key of a lock.
+    lines: BTreeMap<String, Line>,
+    /// The last attempt of each owner at a lock, and the last one that was given up.
+    asked: Seqs,
+    given_up: Seqs,
+}
+
+/// By lock and owner.
+#[derive(Default)]
+struct Seqs(BTreeMap<String, BTreeMap<String, u64>>);
+
+impl Seqs {
+    fn of(&self, lock: &str, owner: &str) -> Option<u64> {
+        self.0.get(lock)?.get(owner).copied()
+    }
+
+    fn insert(&mut self, lock: &str, owner: &str, seq: u64) {
+        self.0.entry(lock.to_owned()).or_default().insert(owner.to_owned(), seq);
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    /// First come first. One that has lost its place keeps it here.
+    waiters: Vec<Waiter>,
+    /// The token of the last holder.
+    token: Option<u64>,
+}
+
+struct Waiter {
+    ticket: Ticket,
+    claim: Claim,
+}
+
+/// The owner and the seq of an attempt.
+type Ticket = (String, u64);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// Nobody behind it may be granted the lock before it.
+    Good,
+    /// It was silent, or is given up, or its server has forgotten something.
+    Excused,
+}
+
+impl Order {
+    /// The server is about to serve one: it may pass over those whose clients are silent.
+    pub fn serves(&mut self, lock: &str, server: &Server, now_us: u64) {
+        if let (Some(line), Some(name)) = (self.lines.get_mut(lock), server.names.get(lock)) {
+            line.excuse(|ticket| !server.hears(name, &ticket.0, now_us));
+        }
+    }
+
+    /// The server has served a request about this lock. `waits`: whether a caller of an owner still waits. Returns who was
+    /// overtaken, and by whom.
+    pub fn served(&mut self, lock: &str, server: &Server, waits: impl Fn(&str) -> bool) -> Option<(Ticket, Ticket)> {
+        let (line, name) = (self.lines.entry(lock.to_owned()).or_default(), server.names.get(lock)?);
+        let is_given_up = |(owner, seq): &Ticket| self.given_up.of(lock, owner).is_some_and(|last| last >= *seq);
+        let is_excused = |ticket: &Ticket| !waits(&ticket.0) || is_given_up(ticket);
+        line.excuse(is_excused);
+        let queued: Vec<_> = name.queue.iter().map(|place| (place.owner.clone(), place.seq)).collect();
+        for ticket in &queued {
+            // A late copy may bring back an earlier place.
+            let is_last = self.asked.of(lock, &ticket.0).is_none_or(|last| last == ticket.1);
+            line.add(ticket, if is_last && !is_excused(ticket) { Claim::Good } else { Claim::Excused }, &queued);
+        }
+        let holder = name.holder.as_ref().filter(|holder| line.token != Some(holder.token));
+        let granted = holder.map(|holder| (holder.owner.clone(), holder.seq));
+        let overtaken = granted.as_ref().and_then(|ticket| line.overtaken_by(ticket));
+        let is_granted = |waiter: &Waiter| granted.as_ref() == Some(&waiter.ticket);
+        line.waiters.retain(|it| !is_granted(it) && (it.claim == Claim::Good || queued.contains(&it.ticket)));
+        line.token = name.holder.as_ref().map(|holder| holder.token);
+        overtaken
+    }
+
+    pub fn asked(&mut self, lock: &str, owner: &str, seq: u64) {
+        self.asked.insert(lock, owner, seq);
+    }
+
+    /// A call of this owner has ended: what it has asked for so far has no claim.
+    pub fn given_up(&mut self, lock: &str, owner: &str) {
+        let last = self.asked.of(lock, owner).unwrap_or(0);
+        self.given_up.insert(lock, owner, last);
+    }
+
+    /// The lock is at this server now, or the server has forgotten something: what it has of a line counts.
+    pub fn begin_anew(&mut self, lock: &str, server: &Server) {
+        self.lines.remove(lock);
+        self.served(lock, server, |_| true);
+    }
+}
+
+impl Line {
+    fn excuse(&mut self, is_meant: impl Fn(&Ticket) -> bool) {
+        let meant = self.waiters.iter_mut().filter(|waiter| is_meant(&waiter.ticket));
+        meant.for_each(|waiter| waiter.claim = Claim::Excused);
+    }
+
+    /// Before the first of those that stand behind it at the server, or where its owner had a place that it has lost.
+    fn add(&mut self, ticket: &Ticket, claim: Claim, queued: &[Ticket]) {
+        let position = |ticket: &Ticket| self.waiters.iter().position(|waiter| waiter.ticket == *ticket);
+        if position(ticket).is_some() {
+            return;
+        }
+        let is_lost = |it: &Waiter| it.ticket.0 == ticket.0 && it.claim == Claim::Good && !queued.contains(&it.ticket);
+        let behind = queued.iter().skip_while(|other| *other != ticket);
+        let lost = self.waiters.iter().position(is_lost);
+        let at = lost.or_else(|| behind.into_iter().find_map(position)).unwrap_or(self.waiters.len());
+        lost.into_iter().for_each(|at| drop(self.waiters.remove(at)));
+        self.waiters.insert(at, Waiter { ticket: ticket.clone(), claim });
+    }
+
+    fn overtaken_by(&self, granted: &Ticket) -> Option<(Ticket, Ticket)> {
+        let mut before = self.waiters.iter().take_while(|waiter| waiter.ticket != *granted);
+        let first = before.find(|waiter| waiter.claim == Claim::Good && waiter.ticket.0 != granted.0)?;
+        Some((first.ticket.clone(), granted.clone()))
+    }
+}
