@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use fairlock_proto::keys::{Kind, Share};
 
+#[cfg(feature = "_machine")]
+use crate::driver::{Client, guard::DrivenGuard, hold::DrivenHold, lock::DrivenLock};
 use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
@@ -23,6 +25,9 @@ use crate::store::error::SeveralServers;
 #[derive(Clone)]
 pub enum Backend {
     One(Arc<Engine>),
+    /// Its locks are on the state machine, and all else on the engine.
+    #[cfg(feature = "_machine")]
+    Driven(Arc<Client>),
     Several(Arc<Quorum>),
 }
 
@@ -30,11 +35,15 @@ pub enum Backend {
 #[derive(Clone)]
 pub enum AnyLock {
     One(EngineLock),
+    #[cfg(feature = "_machine")]
+    Driven(DrivenLock),
     Several(QuorumLock),
 }
 
 pub enum AnyGuard {
     One(EngineGuard),
+    #[cfg(feature = "_machine")]
+    Driven(DrivenGuard),
     /// Boxed: it is ten times as large.
     Several(Box<QuorumGuard>),
 }
@@ -42,6 +51,8 @@ pub enum AnyGuard {
 #[derive(Clone)]
 pub enum AnyHold {
     One(Arc<Hold>),
+    #[cfg(feature = "_machine")]
+    Driven(Arc<DrivenHold>),
     Several(Arc<QuorumHold>),
 }
 
@@ -50,6 +61,8 @@ macro_rules! each {
     ($kind:ident, $value:expr, $it:ident => $call:expr) => {
         match $value {
             $kind::One($it) => $call,
+            #[cfg(feature = "_machine")]
+            $kind::Driven($it) => $call,
             $kind::Several($it) => $call,
         }
     };
@@ -57,10 +70,28 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Backend {
+    /// Of the only server.
+    pub fn of(engine: Arc<Engine>) -> Self {
+        #[cfg(feature = "_machine")]
+        if crate::driver::is_wanted(&*engine.context.runner.store) {
+            return Self::Driven(crate::driver::Driver::start(engine));
+        }
+        Self::One(engine)
+    }
+
     /// A share of this name, used as that kind. Several masters have locks only: see [`AnyLock::at_server`].
     pub fn lock(&self, kind: Kind, share: Share, name: &str) -> AnyLock {
         match self {
             Self::One(engine) => AnyLock::One(EngineLock::new(kind, share, engine.clone(), name)),
+            #[cfg(feature = "_machine")]
+            Self::Driven(client) => {
+                let lock = EngineLock::new(kind, share, client.driver().engine.clone(), name);
+                if kind == Kind::Lock {
+                    AnyLock::Driven(DrivenLock::new(lock, client.clone()))
+                } else {
+                    AnyLock::One(lock)
+                }
+            }
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
         }
     }
@@ -69,6 +100,8 @@ impl Backend {
     pub fn engines(&self) -> &[Arc<Engine>] {
         match self {
             Self::One(engine) => slice::from_ref(engine),
+            #[cfg(feature = "_machine")]
+            Self::Driven(client) => slice::from_ref(&client.driver().engine),
             Self::Several(quorum) => quorum.nodes.engines(),
         }
     }
@@ -81,6 +114,12 @@ impl Backend {
     pub async fn close(&self) -> Result<(), CloseError> {
         let open = match self {
             Self::One(engine) => Some((close::close(engine).await, 1)).filter(|(unfinished, _)| *unfinished > 0),
+            #[cfg(feature = "_machine")]
+            Self::Driven(client) => {
+                let unfinished = client.driver().close().await;
+                Some((unfinished + close::close(&client.driver().engine).await, 1))
+                    .filter(|(unfinished, _)| *unfinished > 0)
+            }
             Self::Several(quorum) => Box::pin(quorum.close()).await,
         };
         open.map_or(Ok(()), |(unfinished, servers)| Err(CloseError { unfinished, servers }))
@@ -92,6 +131,8 @@ impl AnyLock {
     pub fn as_part(&self) -> Self {
         match self {
             Self::One(lock) => Self::One(lock.as_part()),
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => Self::Driven(lock.clone()),
             Self::Several(lock) => Self::Several(lock.as_part()),
         }
     }
@@ -99,6 +140,8 @@ impl AnyLock {
     pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
         match self {
             Self::One(lock) => Self::One(change(lock)),
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => Self::Driven(lock.changed(change)),
             Self::Several(lock) => Self::Several(lock.with_each(change)),
         }
     }
@@ -107,6 +150,8 @@ impl AnyLock {
     pub fn each(&self) -> &[EngineLock] {
         match self {
             Self::One(lock) => slice::from_ref(lock),
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => slice::from_ref(&lock.lock),
             Self::Several(lock) => lock.each(),
         }
     }
@@ -115,19 +160,21 @@ impl AnyLock {
     pub fn at_server(&self) -> Result<&EngineLock, SeveralServers> {
         match self {
             Self::One(lock) => Ok(lock),
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => Ok(&lock.lock),
             Self::Several(_) => Err(SeveralServers),
         }
     }
 
     pub fn name(&self) -> &str {
-        each!(Self, self, lock => lock.name())
+        self.each().first().map_or("", EngineLock::name)
     }
 
     /// The server that this one is, by another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         match self {
-            Self::One(_) => None,
             Self::Several(lock) => lock.same_as(server),
+            _ => None,
         }
     }
 }
@@ -138,6 +185,8 @@ macro_rules! acquire {
     ($lock:expr, $caller:expr, $wait:expr, $limit:expr) => {
         match $lock {
             AnyLock::One(lock) => lock.acquire($caller, $wait, 0, $limit).await?.map(AnyGuard::One),
+            #[cfg(feature = "_machine")]
+            AnyLock::Driven(lock) => lock.acquire($caller, $wait, $limit).await?.map(AnyGuard::Driven),
             // Boxed: a waiter of one server needs no room for it.
             AnyLock::Several(lock) => {
                 let guard = Box::pin(lock.acquire($caller, $wait, $limit)).await?;
@@ -152,6 +201,8 @@ impl AnyGuard {
     pub fn hold(&self) -> AnyHold {
         match self {
             Self::One(guard) => AnyHold::One(guard.hold.clone()),
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => AnyHold::Driven(guard.hold().clone()),
             Self::Several(guard) => AnyHold::Several(guard.hold.clone()),
         }
     }
@@ -164,6 +215,8 @@ impl AnyGuard {
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         match self {
             Self::One(guard) => guard.unlock().await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.unlock().await,
             Self::Several(guard) => Box::pin(guard.unlock()).await,
         }
     }
@@ -172,6 +225,9 @@ impl AnyGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => handles::extend(&guard.hold, lease).await,
+            // With the issue of handles.
+            #[cfg(feature = "_machine")]
+            Self::Driven(_) => Err(ExtendError::Lost(crate::error::Loss::Gone)),
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,
         }
     }
@@ -180,6 +236,8 @@ impl AnyGuard {
     pub fn servers(&self) -> Vec<usize> {
         match self {
             Self::One(guard) => guard.hold.is_valid().then_some(0).into_iter().collect(),
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.servers(),
             Self::Several(guard) => guard.servers(),
         }
     }

@@ -699,6 +699,14 @@ impl Prepared {
         id: String,
         spawn_hook: Option<SpawnHook>,
     ) -> Arc<Engine> {
+        #[cfg(feature = "_machine")]
+        if self.servers == 1 && crate::driver::is_wanted(&*store) {
+            return Engine::start_unheard(Context::new(
+                Runner::new(store, options, id),
+                self.runtime.clone(),
+                spawn_hook,
+            ));
+        }
         Engine::start(Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook))
     }
 
@@ -738,7 +746,7 @@ impl Prepared {
             engines.push(engine);
         }
         let backend = match engines.as_slice() {
-            [engine] => Backend::One(engine.clone()),
+            [engine] => Backend::of(engine.clone()),
             _ => {
                 let nodes = Nodes::new(engines, self.options.server_timeout())?;
                 Backend::Several(Quorum::new(nodes, Metrics::new(&self.options.metrics_options, None)))
@@ -746,8 +754,8 @@ impl Prepared {
         };
         match first_error {
             Some(error) if connected < majority && !self.goes_on => Err(match backend {
-                Backend::One(_) => error,
                 Backend::Several(_) => ConnectError::NoQuorum { connected, all, majority, cause: Box::new(error) },
+                _ => error,
             }),
             _ => Ok(LockClient::new(backend)),
         }

@@ -358,7 +358,7 @@ impl LockGuard {
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         let guard = match self.into_any() {
             AnyGuard::One(guard) => guard,
-            guard @ AnyGuard::Several(_) => {
+            guard => {
                 let (guard, reason) = (Self::new(guard), DetachRefusal::SeveralServers);
                 return Err(DetachError::Refused { guard, reason });
             }
@@ -543,7 +543,12 @@ impl LockClient {
     }
 
     fn lock_of(&self, handle: &HoldHandle) -> Result<EngineLock, HandleError> {
-        let Backend::One(engine) = self.backend() else { return Err(HandleError::SeveralServers) };
+        let engine = match self.backend() {
+            Backend::One(engine) => engine,
+            #[cfg(feature = "_machine")]
+            Backend::Driven(client) => &client.driver().engine,
+            Backend::Several(_) => return Err(HandleError::SeveralServers),
+        };
         if engine.context.options().prefix != handle.prefix {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }

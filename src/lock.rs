@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyGuard, AnyLock, acquire, each};
+use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock, LockLease};
 use crate::engine::task_or_thread::TaskOrThread;
@@ -178,6 +178,11 @@ impl FairLock {
                 .each()
                 .iter()
                 .any(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
+        #[cfg(feature = "_machine")]
+        let is_refused = match &self.lock {
+            AnyLock::Driven(lock) => self.refuses_self_wait && lock.is_held_by_this_task(),
+            _ => is_refused,
+        };
         if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
@@ -490,6 +495,10 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn is_held_here(&self) -> bool {
+        #[cfg(feature = "_machine")]
+        if let AnyLock::Driven(lock) = &self.lock {
+            return lock.guards(|_| true) > 0;
+        }
         self.counted(EngineLock::holds) > 0
     }
 
@@ -509,6 +518,10 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
+        #[cfg(feature = "_machine")]
+        if let AnyLock::Driven(lock) = &self.lock {
+            return owner::current().map_or(0, |owner| lock.guards(|of| of == owner));
+        }
         owner::current().map_or(0, |owner| self.counted(|lock| lock.hold_of(owner).into_iter().collect()))
     }
 
@@ -528,7 +541,12 @@ impl FairLock {
 
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        each!(AnyLock, &self.lock, lock => lock.check())
+        match &self.lock {
+            AnyLock::One(lock) => lock.check(),
+            #[cfg(feature = "_machine")]
+            AnyLock::Driven(lock) => lock.lock.check(),
+            AnyLock::Several(lock) => lock.check(),
+        }
     }
 
     pub(crate) fn as_part(&self) -> Self {

@@ -39,6 +39,15 @@ pub enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub Seq);
 
+/// How a call came to a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// It was free, or the owner's already.
+    AtOnce,
+    /// Out of the queue.
+    HandedOver,
+}
+
 #[derive(Debug, Clone)]
 pub enum Outcome {
     /// To be claimed within 250 ms, or it is passed over.
@@ -46,6 +55,7 @@ pub enum Outcome {
         token: u64,
         hold: HoldId,
         until: Instant,
+        way: Way,
     },
     /// Not free, and the call does not wait.
     Busy,

@@ -40,7 +40,7 @@ pub struct EngineLock {
     is_part: bool,
     /// The `<first lease>/<label>` suffix of this lock's places in the queue.
     terms: Result<Arc<str>, Box<OptionsError>>,
-    metrics: LockMetrics,
+    pub metrics: LockMetrics,
 }
 
 impl EngineLock {
@@ -119,7 +119,7 @@ impl EngineLock {
     }
 
     /// What a call needs. The first refusal is returned here: `with_lease` and its like have no error to return.
-    fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>, LockLease), LockError> {
+    pub fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>, LockLease), LockError> {
         let lease = self.lease.as_ref().map_err(|error| LockError::Lease((**error).clone()))?;
         let terms = self.terms.as_ref().map_err(|error| LockError::Label((**error).clone()))?;
         let keys = self.keys()?;

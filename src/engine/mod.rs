@@ -55,16 +55,21 @@ pub struct Engine {
 
 impl Engine {
     pub fn start(context: Context) -> Arc<Self> {
+        let engine = Self::start_unheard(context);
+        let listener: Arc<dyn Listener> = engine.clone();
+        // Weak: the engine owns the store, which must not keep it alive in turn.
+        engine.context.runner.store.listen(Arc::downgrade(&listener));
+        engine
+    }
+
+    /// Another listener hands on what its store reports.
+    pub fn start_unheard(context: Context) -> Arc<Self> {
         let context = Arc::new(context);
         let holds = Holds::new(context.clone());
         let poller = Poller::new(holds.clone());
         watchdog::start(&holds);
         poller.start();
-        let engine = Arc::new(Self { context, holds, poller });
-        let listener: Arc<dyn Listener> = engine.clone();
-        // Weak: the engine owns the store, which must not keep it alive in turn.
-        engine.context.runner.store.listen(Arc::downgrade(&listener));
-        engine
+        Arc::new(Self { context, holds, poller })
     }
 
     fn doubted(&self, keys: &ServedKeys) -> Vec<Arc<Hold>> {
@@ -125,7 +130,7 @@ impl Listener for Engine {
         .boxed()
     }
 
-    fn gone(&self) {
+    fn gone(self: Arc<Self>) {
         // Waits first. A hold that begins at this very moment looks at the token after it was entered into the table,
         // and is released.
         if self.context.gone.is_cancelled() {

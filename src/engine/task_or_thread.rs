@@ -3,7 +3,7 @@
 use std::thread::ThreadId;
 
 /// A task may move between threads. Code outside of any task belongs to its thread.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskOrThread {
     Task(tokio::task::Id),
     Thread(ThreadId),
@@ -12,5 +12,14 @@ pub enum TaskOrThread {
 impl TaskOrThread {
     pub fn current() -> Self {
         tokio::task::try_id().map_or_else(|| Self::Thread(std::thread::current().id()), Self::Task)
+    }
+
+    /// Neither tokio nor the standard library has a number for it.
+    #[cfg(feature = "_machine")]
+    pub fn id(self) -> fairlock_proto::event::TaskId {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        fairlock_proto::event::TaskId(hasher.finish())
     }
 }

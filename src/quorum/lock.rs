@@ -37,10 +37,6 @@ impl QuorumLock {
         Self { quorum, keys, locks, is_part: false, metrics }
     }
 
-    pub fn name(&self) -> &str {
-        &self.keys.name
-    }
-
     /// The lock at each server.
     pub fn each(&self) -> &[EngineLock] {
         &self.locks

@@ -125,7 +125,8 @@ impl<C: Connection> Link<C> {
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state.lock();
         // Not when only the reason for its absence has changed.
-        if let (State::Resuming(_) | State::Ready(_), State::Down(_)) = (&*state, &next) {
+        let breaks = matches!((&*state, &next), (State::Resuming(_) | State::Ready(_), State::Down(_)));
+        if breaks {
             *self.broke.lock() = Some(now());
         }
         if !matches!(
@@ -139,6 +140,9 @@ impl<C: Connection> Link<C> {
         self.count();
         self.changed.notify_waiters();
         self.changes.send_replace(());
+        if breaks {
+            self.listener().into_iter().for_each(|listener| listener.broke());
+        }
     }
 
     fn count(&self) {

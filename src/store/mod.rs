@@ -70,6 +70,10 @@ pub trait Store: Send + Sync + 'static {
     /// Notified when a connection is made, lost or closed.
     fn changes(&self) -> watch::Receiver<()>;
     fn close(&self);
+    /// Whether it has a server for each slot of the keys.
+    fn is_cluster(&self) -> bool {
+        false
+    }
 }
 
 /// The reply of a script, and the server that ran it: in a cluster it may differ from the server that was asked first.
@@ -88,9 +92,11 @@ pub trait Listener: Send + Sync + 'static {
     /// A new connection is up, or slots have come here. Messages for these keys may have been missed, so their waits and
     /// holds are checked. `broke`: when the end of the connection before was noticed; `None`: there was none.
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
+    /// A connection has ended.
+    fn broke(&self) {}
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
     /// must not block.
-    fn gone(&self);
+    fn gone(self: Arc<Self>);
 }
 
 /// The lock keys that a connection serves.

@@ -220,6 +220,31 @@ impl Runner {
         })
     }
 
+    /// The same without a limit, a gate or a time-out: who asks has its own.
+    #[cfg(feature = "_machine")]
+    pub async fn ask_at_once<R: ScriptRequest>(
+        &self,
+        request: &R,
+        number: u64,
+        priority: Priority,
+    ) -> Result<Read<R::Reply>, RequestError> {
+        let command = || request.command(&self.client);
+        let call = Call::new(&command, &request.keys().lock, priority);
+        let (sent, metrics) = (now(), &self.options.metrics);
+        let _in_flight = metrics.in_flight();
+        let ran = self.store.run(call, number).await;
+        let Ran { reply, by } = ran.inspect_err(|error| {
+            if let RequestError::Refused(refusal) = error {
+                metrics.refused(&refusal.code);
+            }
+        })?;
+        metrics.round_trip(|| now().saturating_duration_since(sent));
+        read(number, &reply).map_err(|error| {
+            by.distrust();
+            RequestError::Unanswered(Arc::new(error))
+        })
+    }
+
     /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.
     pub async fn ask(&self, server: &dyn Server, words: &[&str]) -> Result<(Told, Duration), RequestError> {
         let timeout = self.options.operation_timeout;
@@ -269,14 +294,33 @@ fn decode<T: Decode>(
     clock: &ServerClock,
     reply: &ScriptReply,
 ) -> Result<Answer<T>, Malformed> {
+    let (head, mut fields) = head_of(request, reply)?;
+    if head.seconds > 0 {
+        clock.learn(sent, head.seconds, head.micros);
+    }
+    Ok(Answer { sent, body: T::decode(head.status, &mut fields)?, server_ms: head.server_ms() })
+}
+
+/// A reply, and the server's clock in microseconds since 1970 where the script has read it.
+#[cfg(feature = "_machine")]
+pub struct Read<T> {
+    pub server_micros: Option<i64>,
+    pub body: T,
+}
+
+#[cfg(feature = "_machine")]
+fn read<T: Decode>(request: u64, reply: &ScriptReply) -> Result<Read<T>, Malformed> {
+    let (head, mut fields) = head_of(request, reply)?;
+    let server_micros = (head.seconds > 0).then_some(head.seconds * 1_000_000 + head.micros);
+    Ok(Read { server_micros, body: T::decode(head.status, &mut fields)? })
+}
+
+fn head_of<'a>(request: u64, reply: &'a ScriptReply) -> Result<(Head, Fields<'a>), Malformed> {
     let mut fields = Fields::new(reply);
     let head = Head::decode(&mut fields)?;
     // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
     if u64::try_from(head.request) != Ok(request) {
         return Err(Malformed(format!("the reply to request {} arrived for request {request}", head.request)));
     }
-    if head.seconds > 0 {
-        clock.learn(sent, head.seconds, head.micros);
-    }
-    Ok(Answer { sent, body: T::decode(head.status, &mut fields)?, server_ms: head.server_ms() })
+    Ok((head, fields))
 }

@@ -2,7 +2,7 @@
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Outcome, Request};
+use crate::effect::{Outcome, Request, Way};
 use crate::error::{CallError, RequestError, other_reply};
 use crate::event::{Answer, Manner, Reply};
 use crate::queue::{Belief, NewWaiter};
@@ -112,7 +112,7 @@ impl Asking {
 
     fn queued(mut self, acquired: &Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let Acquired::Queued { floor, lease_left, more, known, .. } = *acquired else { return Stage::Asking(self) };
-        self.attempt.remains = Remains::Something;
+        (self.attempt.remains, self.attempt.way) = (Remains::Something, Way::HandedOver);
         // The answer to an earlier copy may have said that the client was given up (R8).
         let is_known = known && self.attempt.copies_until == ServerTime::default();
         let Answered { sent, epoch, .. } = *answered;

@@ -7,7 +7,7 @@ use crate::backoff::Backoff;
 use crate::canonical::Seq;
 use crate::chore::Leaving;
 use crate::desk::Desk;
-use crate::effect::Outcome;
+use crate::effect::{Outcome, Way};
 use crate::error::{CallError, Cause, Loss, RequestError};
 use crate::event::{CallId, Lease, Manner, Scope, TaskId};
 use crate::keys::place;
@@ -50,6 +50,7 @@ pub struct Attempt {
     pub backoff: Backoff,
     /// When it first asked about a grant. Without an answer, that may have set the lease that it wants.
     pub asked_about: Option<Instant>,
+    pub way: Way,
 }
 
 /// What the server has of an attempt, copies aside.
@@ -74,7 +75,8 @@ impl Attempt {
     pub fn new(call: Call, desk: &mut Desk<'_>) -> Self {
         let seq = desk.next_seq();
         let (backoff, remains, last) = (desk.backoff(seq), Remains::Nothing, LastAnswer::Nothing);
-        Self { call, seq, copies_until: ServerTime::default(), remains, last, backoff, asked_about: None }
+        let (copies_until, way) = (ServerTime::default(), Way::AtOnce);
+        Self { call, seq, copies_until, remains, last, backoff, asked_about: None, way }
     }
 
     /// Leaves if the server has anything of it, or may get it yet (R3).
@@ -116,7 +118,7 @@ impl Attempt {
         self.leave(who, desk);
         (self.seq, self.copies_until, self.remains) = (desk.next_seq(), ServerTime::default(), Remains::Nothing);
         // That was about a grant of the one before.
-        self.asked_about = None;
+        (self.asked_about, self.way) = (None, Way::AtOnce);
         Stage::Asking(Asking::new(self, sending))
     }
 
@@ -151,7 +153,7 @@ impl Attempt {
         let holder = Holder { terms, task, scope, began: desk.now };
         let Begun { token, deadline, proof } = begun;
         let hold = Hold { token, attempt: self.seq, lease, deadline, copies_until: self.copies_until, holder };
-        let held = Held::begin(hold, id, proof, desk);
+        let held = Held::begin(hold, proof, id, self.way, desk);
         // Ended by force, and the message overtook the answer.
         if who.revoked >= token { held.lose(Loss::Forced, who, desk) } else { Stage::Held(held) }
     }

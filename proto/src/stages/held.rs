@@ -2,7 +2,7 @@
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Effect, Note, Outcome, Request};
+use crate::effect::{Effect, Note, Outcome, Request, Way};
 use crate::error::{CallError, Cause, Ended, Loss, RequestError, UnlockError, Unlocked};
 use crate::event::{Answer, CallId, Reply};
 use crate::node::Lane;
@@ -44,7 +44,7 @@ pub struct Lost {
 
 impl Held {
     /// With its first guard, which is offered to its caller.
-    pub fn begin(hold: Hold, call: CallId, proof: Proof, desk: &mut Desk<'_>) -> Self {
+    pub fn begin(hold: Hold, proof: Proof, call: CallId, way: Way, desk: &mut Desk<'_>) -> Self {
         let renewal = Renewal::begin(&hold, proof, desk.now);
         let held = Self {
             guards: Guards::one(call, desk.now),
@@ -53,13 +53,13 @@ impl Held {
             warning: Warning::NotGiven,
             hold,
         };
-        held.grant(call, desk);
+        held.grant(call, way, desk);
         held
     }
 
-    fn grant(&self, call: CallId, desk: &mut Desk<'_>) {
+    fn grant(&self, call: CallId, way: Way, desk: &mut Desk<'_>) {
         let Hold { token, deadline, .. } = self.hold;
-        desk.tell(call, Outcome::Granted { token, hold: self.hold.id(), until: deadline });
+        desk.tell(call, Outcome::Granted { token, hold: self.hold.id(), until: deadline, way });
     }
 
     /// At its deadline at the latest, where it is lost.
@@ -160,7 +160,7 @@ impl Held {
                 self.counting = Counting::Settled(holds);
                 if let Some(call) = entering.call {
                     self.guards.offer(call.id, desk.now);
-                    self.grant(call.id, desk);
+                    self.grant(call.id, Way::AtOnce, desk);
                 }
                 self.show_deadline(desk);
                 return self.settle(line, desk);

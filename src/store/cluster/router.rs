@@ -196,6 +196,10 @@ impl<W: Wire> Store for Router<W> {
         self.find(call, request).boxed()
     }
 
+    fn is_cluster(&self) -> bool {
+        true
+    }
+
     fn listen(&self, listener: Weak<dyn Listener>) {
         self.table.listen(listener);
     }

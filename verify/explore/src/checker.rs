@@ -74,7 +74,7 @@ impl Checker {
 
     pub fn told(&mut self, client: usize, call: CallId, caller: &Caller, outcome: &Outcome, now: Instant) {
         match outcome {
-            Outcome::Granted { token, hold, until } => {
+            Outcome::Granted { token, hold, until, .. } => {
                 self.holds += 1;
                 self.granted(client, caller, *token, *hold);
                 self.grants.insert((client, call), *token);

@@ -278,7 +278,7 @@ impl State {
 
     fn told(&mut self, client: usize, call: CallId, outcome: &Outcome) {
         let Some(at) = self.position(client, call) else { return };
-        let Outcome::Granted { token, hold, until } = *outcome else {
+        let Outcome::Granted { token, hold, until, .. } = *outcome else {
             return self.end_of(at, call, outcome);
         };
         let relied = Relied { hold, token, until: Some(until) };

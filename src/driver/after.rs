@@ -1,0 +1,54 @@
+//! What is left to be done when the mutex of the driver is free.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use fairlock_proto::effect::Note;
+use fairlock_proto::error::Ended;
+
+use super::hold::DrivenHold;
+
+#[derive(Default)]
+pub struct After {
+    /// As a rule there is one.
+    caller: Option<Waker>,
+    callers: Vec<Waker>,
+    /// There is something to be sent.
+    pub sends: bool,
+    /// The task is to come sooner than it plans to.
+    pub is_sooner: bool,
+    pub reports: Vec<Report>,
+    /// The machine is closed: so many requests have had no answer.
+    pub closed: Option<usize>,
+}
+
+/// For the log, the metrics and the watchers of holds: code of the user may run.
+pub enum Report {
+    Ended(Arc<DrivenHold>, Ended),
+    Note(Note),
+    /// The connection may be half-open.
+    Suspect,
+}
+
+/// Whether the task has anything to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ForTheTask {
+    Nothing,
+    Something,
+}
+
+impl After {
+    pub fn wakes(&mut self, caller: Option<Waker>) {
+        match caller {
+            caller @ Some(_) if self.caller.is_none() => self.caller = caller,
+            caller => self.callers.extend(caller),
+        }
+    }
+
+    /// Wakes the callers.
+    pub fn wake(&mut self) -> ForTheTask {
+        self.caller.take().into_iter().chain(self.callers.drain(..)).for_each(Waker::wake);
+        let has_work = self.sends || self.is_sooner || self.closed.is_some();
+        if has_work { ForTheTask::Something } else { ForTheTask::Nothing }
+    }
+}

@@ -1,0 +1,36 @@
+//! Local time as the machine counts it.
+
+use std::time::{Duration, Instant};
+
+use fairlock_proto::time::Instant as Moment;
+
+use crate::store::clock::now;
+
+/// What the machine looks back upon lies behind its start too.
+const START: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Clone, Copy)]
+pub struct LocalClock {
+    base: Instant,
+}
+
+impl LocalClock {
+    pub fn new() -> Self {
+        Self { base: now() }
+    }
+
+    pub fn now(self) -> Moment {
+        self.moment(now())
+    }
+
+    pub fn moment(self, instant: Instant) -> Moment {
+        let since = START + instant.saturating_duration_since(self.base);
+        Moment::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub fn instant(self, moment: Moment) -> Instant {
+        let since = Duration::from_micros(moment.micros()).saturating_sub(START);
+        // A moment that cannot be told is as far as any that can.
+        self.base.checked_add(since).unwrap_or(self.base)
+    }
+}

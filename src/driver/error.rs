@@ -1,0 +1,104 @@
+//! The errors of the machine as those of the page, and the errors of the store as the machine reads them.
+
+use std::sync::Arc;
+
+use fairlock_proto::error::{self as machine, Cause, RefusalKind};
+
+use super::clock::LocalClock;
+use crate::engine::error::{Ended, LockError, Loss, UnlockError};
+use crate::engine::release::Unlocked;
+use crate::store::error::{self as store, Fault, Refusal, RequestError};
+
+/// Why a request has no answer.
+pub fn of_request(error: RequestError) -> machine::RequestError {
+    match error {
+        RequestError::NotSent(cause) => machine::RequestError::NotSent(Cause(cause)),
+        RequestError::Unanswered(cause) => machine::RequestError::Unanswered(Cause(cause)),
+        RequestError::Refused(refusal) => machine::RequestError::Refused(of_refusal(refusal)),
+        RequestError::RuntimeGone => machine::RequestError::RuntimeGone,
+        // Nothing was sent.
+        RequestError::Name(_) | RequestError::SeveralServers | RequestError::Closed => {
+            machine::RequestError::NotSent(Cause(Arc::new(error)))
+        }
+    }
+}
+
+fn of_refusal(refusal: Refusal) -> machine::Refusal {
+    let kind = match refusal.kind() {
+        store::RefusalKind::Passing if refusal.is_of_a_slot() => RefusalKind::SlotForNow,
+        store::RefusalKind::Passing => RefusalKind::ServerForNow,
+        store::RefusalKind::Final => RefusalKind::Final,
+        store::RefusalKind::Unknown if refusal.is_about_rights() => RefusalKind::HalfWayForRights,
+        store::RefusalKind::Unknown => RefusalKind::HalfWay,
+    };
+    machine::Refusal { kind, cause: Cause(Arc::new(refusal)) }
+}
+
+/// The refusal that the store has read.
+pub fn refusal(refusal: &machine::Refusal) -> Refusal {
+    let read = refusal.cause.0.downcast_ref::<Refusal>().cloned();
+    // There is no other way to one.
+    read.unwrap_or_else(|| Refusal::new("ERR", &refusal.cause.0.to_string()))
+}
+
+/// The machine has faults of its own where the store has the same.
+fn cause(cause: Cause) -> store::Cause {
+    let fault = cause.0.downcast_ref::<machine::Fault>().map(|fault| match *fault {
+        machine::Fault::NotConnected => Fault::NotConnected,
+        machine::Fault::Disconnected => Fault::Disconnected,
+        machine::Fault::NoAnswer(within) => Fault::NoAnswer(within),
+        machine::Fault::Frozen(left) => Fault::Frozen(left),
+        machine::Fault::NoAnswerYet | machine::Fault::OtherReply => Fault::NoAnswerYet,
+    });
+    fault.map_or(cause.0, |fault| Arc::new(fault))
+}
+
+pub fn of_call(error: machine::CallError) -> LockError {
+    match error {
+        machine::CallError::Timeout => LockError::Timeout,
+        machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why)),
+        machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
+        machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },
+        machine::CallError::Lost => LockError::Lost,
+        machine::CallError::SelfWait => LockError::SelfWait,
+        machine::CallError::Closed => LockError::Closed,
+        machine::CallError::RuntimeGone => LockError::RuntimeGone,
+    }
+}
+
+pub fn of_unlock(
+    outcome: Result<machine::Unlocked, machine::UnlockError>,
+    clock: LocalClock,
+) -> Result<Unlocked, UnlockError> {
+    match outcome {
+        Ok(machine::Unlocked::Freed) => Ok(Unlocked::Freed),
+        Ok(machine::Unlocked::StillHeld(guards)) => Ok(Unlocked::StillHeld(guards)),
+        Err(machine::UnlockError::Lost(lost)) => Err(UnlockError::Lost(loss(lost))),
+        Err(machine::UnlockError::Refused { refusal: refused, until }) => {
+            Err(UnlockError::Refused { refusal: refusal(&refused), until: clock.instant(until) })
+        }
+        Err(machine::UnlockError::Unknown { until, cause: why }) => {
+            Err(UnlockError::Unknown { until: clock.instant(until), cause: cause(why) })
+        }
+        Err(machine::UnlockError::RuntimeGone { until }) => {
+            Err(UnlockError::RuntimeGone { until: clock.instant(until) })
+        }
+    }
+}
+
+pub fn loss(loss: machine::Loss) -> Loss {
+    match loss {
+        machine::Loss::Expired => Loss::Expired,
+        machine::Loss::Gone => Loss::Gone,
+        machine::Loss::Forced => Loss::Forced,
+        machine::Loss::Closed => Loss::Closed,
+    }
+}
+
+pub fn ended(ended: machine::Ended) -> Ended {
+    match ended {
+        // It was released while it was good.
+        machine::Ended::Freed | machine::Ended::Unconfirmed => Ended::Freed,
+        machine::Ended::Lost(lost) => Ended::Lost(loss(lost)),
+    }
+}

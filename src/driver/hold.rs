@@ -1,0 +1,130 @@
+//! A hold as its guards and those that watch it see it.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fairlock_proto::event::{Lease, Scope};
+use fairlock_proto::keys::Keys;
+use fairlock_proto::time::Instant as Moment;
+use tokio_util::sync::CancellationToken;
+
+use super::clock::LocalClock;
+use crate::engine::error::Ended;
+use crate::engine::observe::{Holding, Named, Who};
+use crate::engine::owner::Owner;
+use crate::engine::task_or_thread::TaskOrThread;
+use crate::metrics::LockMetrics;
+use crate::store::clock::now;
+
+/// Who asks for a lock, and for which.
+pub struct About {
+    pub keys: Arc<Keys>,
+    pub owner: Owner,
+    pub owner_id: Arc<str>,
+    pub terms: Arc<str>,
+    pub metrics: LockMetrics,
+    pub began: Instant,
+    pub lease: Lease,
+    pub scope: Scope,
+    pub task: TaskOrThread,
+}
+
+impl Named for Arc<About> {
+    fn who(&self) -> Who<'_> {
+        Who { name: &self.keys.name, owner: &self.owner_id, terms: &self.terms, is_node: false }
+    }
+
+    fn began(&self) -> Instant {
+        self.began
+    }
+}
+
+pub struct DrivenHold {
+    pub token: u64,
+    /// Of the first call.
+    pub entry: Arc<About>,
+    /// Cancelled when it has ended.
+    pub over: CancellationToken,
+    pub began: Instant,
+    clock: LocalClock,
+    /// An atomic: whoever asks whether the hold is valid takes no mutex.
+    deadline: AtomicU64,
+    end: OnceLock<Ended>,
+    guards: AtomicU32,
+    holding: OnceLock<Holding>,
+}
+
+impl DrivenHold {
+    pub fn begin(token: u64, entry: Arc<About>, deadline: Moment, clock: LocalClock) -> Self {
+        Self {
+            token,
+            entry,
+            over: CancellationToken::new(),
+            began: now(),
+            clock,
+            deadline: AtomicU64::new(deadline.micros()),
+            end: OnceLock::new(),
+            guards: AtomicU32::new(0),
+            holding: OnceLock::new(),
+        }
+    }
+
+    /// The machine says that it is good until then.
+    pub fn extends(&self, deadline: Moment) {
+        self.deadline.fetch_max(deadline.micros(), Ordering::Relaxed);
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.valid_for() > Duration::ZERO
+    }
+
+    pub fn valid_for(&self) -> Duration {
+        let deadline = Moment::from_micros(self.deadline.load(Ordering::Relaxed));
+        let left = deadline.since(self.clock.now());
+        if self.end.get().is_some() { Duration::ZERO } else { left }
+    }
+
+    /// From now on it is not valid. Its watchers are notified when the mutex is free.
+    pub fn ends(&self, end: Ended) {
+        let _ = self.end.set(end);
+    }
+
+    pub async fn until_ended(&self) -> Ended {
+        self.over.cancelled().await;
+        self.end.get().copied().unwrap_or(Ended::Freed)
+    }
+
+    /// A caller has claimed it.
+    pub fn is_claimed(&self) {
+        self.guards.fetch_add(1, Ordering::Relaxed);
+        self.holding.get_or_init(|| Holding::begin(self.entry.metrics.clone()));
+    }
+
+    pub fn is_given_up(&self) {
+        self.guards.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many guards share it.
+    pub fn live(&self) -> u32 {
+        self.guards.load(Ordering::Relaxed)
+    }
+
+    /// `None`: nobody has claimed it.
+    pub fn holding(&self) -> Option<&Holding> {
+        self.holding.get()
+    }
+
+    pub fn held_for(&self) -> Duration {
+        now().saturating_duration_since(self.began)
+    }
+
+    /// Its span begins.
+    pub fn show(&self) {
+        self.holding().into_iter().for_each(|holding| holding.show(&self.entry.who(), self.token));
+    }
+
+    /// For a call that takes several names together. It is kept anyway.
+    pub fn keep(&self) {}
+}

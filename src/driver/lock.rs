@@ -1,0 +1,113 @@
+//! The lock of a client whose locks the machine has, by its name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock_proto::event::{Lease, Manner, Scope, SelfWait, Want};
+
+use super::Client;
+use super::call;
+use super::guard::DrivenGuard;
+use super::hold::{About, DrivenHold};
+use crate::engine::error::LockError;
+use crate::engine::last_answer::too_late;
+use crate::engine::lock::{Caller, EngineLock, LockLease};
+use crate::engine::observe;
+use crate::engine::owner::Owner;
+use crate::engine::task_or_thread::TaskOrThread;
+use crate::store::clock::{is_over, now};
+
+#[derive(Clone)]
+pub struct DrivenLock {
+    /// Its name, lease and label, and what is asked about it beside locking.
+    pub lock: EngineLock,
+    client: Arc<Client>,
+}
+
+impl DrivenLock {
+    pub fn new(lock: EngineLock, client: Arc<Client>) -> Self {
+        Self { lock, client }
+    }
+
+    pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+        Self { lock: change(&self.lock), client: self.client.clone() }
+    }
+
+    /// The holds of all owners of this client here.
+    pub fn holds(&self) -> Vec<Arc<DrivenHold>> {
+        self.lock.keys().map_or_else(|_| Vec::new(), |keys| self.client.driver().holds(&keys.lock))
+    }
+
+    /// How many guards there are on valid holds of these owners.
+    pub fn guards(&self, is_meant: impl Fn(Owner) -> bool) -> u32 {
+        let holds = self.holds().into_iter().filter(|hold| hold.is_valid() && is_meant(hold.entry.owner));
+        holds.map(|hold| hold.live()).sum()
+    }
+
+    /// Whether the task that runs now has the lock outside of any scope.
+    pub fn is_held_by_this_task(&self) -> bool {
+        let task = TaskOrThread::current();
+        self.holds().iter().any(|hold| hold.entry.scope == Scope::Call && hold.entry.task == task && hold.live() > 0)
+    }
+
+    /// `None`: the lock is not free, and the call does not wait.
+    pub async fn acquire(
+        &self,
+        caller: Caller,
+        wait: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Option<DrivenGuard>, LockError> {
+        // A time-out that is too long to be added is as good as none.
+        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
+        let about = self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
+        if is_over(limit) {
+            let error = too_late().await;
+            observe::refused_at_once(&self.lock.metrics, &error);
+            return Err(error);
+        }
+        let clock = self.client.driver().clock;
+        let manner = match limit.map(|limit| clock.moment(limit)) {
+            limit if wait => Manner::Waits { limit },
+            limit => {
+                let limit = limit.unwrap_or_else(|| clock.moment(self.lock.context().runner.limit()));
+                Manner::Tries { limit, proposed: None }
+            }
+        };
+        call::acquire(self.client.clone(), want(&about, manner), about).await
+    }
+
+    fn about(&self, caller: Caller) -> Result<Arc<About>, LockError> {
+        let (keys, terms, lease) = self.lock.checked()?;
+        Ok(Arc::new(About {
+            keys: keys.clone(),
+            owner: caller.owner,
+            owner_id: caller.owner.id(&self.lock.context().runner.client.id).into(),
+            terms: terms.clone(),
+            metrics: self.lock.metrics.clone(),
+            began: caller.began,
+            lease: lease_of(lease),
+            scope: if caller.scoped { Scope::Owner } else { Scope::Call },
+            task: TaskOrThread::current(),
+        }))
+    }
+}
+
+fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
+    if is_renewed { Lease::Renewed(time) } else { Lease::Fixed(time) }
+}
+
+fn want(about: &About, manner: Manner) -> Want {
+    let About { keys, owner, owner_id, terms, lease, scope, task, .. } = about;
+    Want {
+        keys: keys.clone(),
+        owner: owner.number(),
+        owner_id: owner_id.clone(),
+        scope: *scope,
+        manner,
+        lease: *lease,
+        terms: terms.clone(),
+        task: task.id(),
+        // Refused above, where its error belongs.
+        self_wait: SelfWait::Warned,
+    }
+}

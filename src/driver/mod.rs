@@ -1,0 +1,271 @@
+//! Drives the state machine of `proto` for the locks of one client: one mutex around it, and one task that sends, hands in
+//! answers, and keeps the timers.
+//!
+//! Under the mutex no IO is done and no code of the user runs: who is to be woken, what is to be logged and what is to be sent is
+//! taken out, and done when the mutex is free.
+
+mod after;
+pub mod call;
+mod clock;
+mod courier;
+mod error;
+pub mod guard;
+pub mod hold;
+pub mod lock;
+mod report;
+mod requests;
+mod room;
+mod shared;
+mod without_runtime;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use fairlock_proto::error::Cause;
+use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, Want};
+use fairlock_proto::keys::{Keys, Kind};
+use fairlock_proto::push::Push;
+use fairlock_proto::settings::Settings;
+use fairlock_proto::time::ServerTime;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::SetOnce;
+use tokio::task::unconstrained;
+use tokio::time::timeout;
+
+use crate::engine::Engine;
+use crate::engine::context::Context as ClientContext;
+use crate::store::admission::IN_FLIGHT;
+use crate::store::clock::now;
+use crate::store::{Listener, Priority, ServedKeys, Store};
+use crate::sync::Mutex;
+use after::{After, ForTheTask};
+use clock::LocalClock;
+use courier::Courier;
+use hold::{About, DrivenHold};
+use shared::{Answered, Shared};
+
+/// The only server of a client. A cluster has its locks on the engine yet.
+const NODE: NodeId = NodeId(0);
+
+pub struct Driver {
+    /// It serves all but locks.
+    pub engine: Arc<Engine>,
+    pub clock: LocalClock,
+    shared: Mutex<Shared>,
+    /// The task's, which is the same for as long as it lives.
+    task: OnceLock<Waker>,
+    courier: Mutex<Courier>,
+    /// Something came up for the courier since it began.
+    is_wanted_once_more: AtomicBool,
+    /// How many requests had no answer when it was closed.
+    closed: SetOnce<usize>,
+}
+
+/// Whether the machine has the locks of this client.
+pub fn is_wanted(store: &dyn Store) -> bool {
+    std::env::var_os("FAIRLOCK_MACHINE").is_some() && !store.is_cluster()
+}
+
+/// What all that belongs to the client shares. The machine closes when nobody has it any longer.
+pub struct Client(Arc<Driver>);
+
+impl Client {
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.0
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.feed(Event::Close);
+    }
+}
+
+impl Driver {
+    /// Takes the locks of this client over.
+    pub fn start(engine: Arc<Engine>) -> Arc<Client> {
+        let clock = LocalClock::new();
+        let shared = Mutex::new(Shared::new(settings(&engine.context), clock));
+        let (courier, task, closed) =
+            (Mutex::new(Courier::new(engine.context.clone())), OnceLock::new(), SetOnce::new());
+        let is_wanted_once_more = AtomicBool::new(false);
+        let driver = Arc::new(Self { engine, clock, shared, task, courier, is_wanted_once_more, closed });
+        let listener: Arc<dyn Listener> = driver.clone();
+        driver.context().runner.store.listen(Arc::downgrade(&listener));
+        if driver.context().runner.is_connected("") {
+            driver.connected();
+        }
+        // Without tokio's budget: the callers have theirs.
+        driver.context().spawn_unwatched(unconstrained(courier::run(driver.clone())));
+        Arc::new(Client(driver))
+    }
+
+    pub fn context(&self) -> &Arc<ClientContext> {
+        &self.engine.context
+    }
+
+    /// Hands in what needs no answer at once.
+    pub fn feed(&self, event: Event<'_>) {
+        let after = self.step(event);
+        self.finish(after);
+    }
+
+    fn step(&self, event: Event<'_>) -> After {
+        let mut after = After::default();
+        self.shared.lock().step(event, &mut after);
+        after
+    }
+
+    /// Does what was left for when the mutex is free.
+    fn finish(&self, mut after: After) {
+        let work = after.wake();
+        report::tell(self, after.reports);
+        if let Some(unfinished) = after.closed {
+            let _ = self.closed.set(unfinished);
+        }
+        if work == ForTheTask::Something {
+            // Before its first poll it needs none: it looks then.
+            self.task.get().into_iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// The same for a caller, which sends at once what is to be sent: the task would need one more hop.
+    fn finish_and_send(&self, mut after: After) {
+        let sends = std::mem::take(&mut after.sends);
+        self.finish(after);
+        if sends {
+            // Timers and sockets belong to the client's own runtime.
+            let _runtime = self.context().enter();
+            self.carry();
+        }
+    }
+
+    /// Begins a call, whose caller is woken when there is an outcome.
+    pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> CallId {
+        self.want_connection(&about.keys.lock);
+        let mut after = After::default();
+        let call = self.shared.lock().call(want, about, waker, &mut after);
+        self.finish_and_send(after);
+        call
+    }
+
+    /// A connection is made when it is wanted first.
+    fn want_connection(&self, lock_key: &str) {
+        let store = &self.context().runner.store;
+        let is_ready = store.serving(lock_key).is_some_and(|server| server.is_ready(Priority::Urgent));
+        if !is_ready {
+            drop(store.ready(lock_key, Priority::Urgent));
+        }
+    }
+
+    /// Reads the outcome of a call. After any but a grant the call is over.
+    pub fn poll_call(&self, call: CallId, context: &Context<'_>) -> Poll<Answered> {
+        let (waker, mut after) = (context.waker().clone(), After::default());
+        let polled = self.shared.lock().poll_call(call, waker, &mut after);
+        self.finish(after);
+        polled
+    }
+
+    /// The caller has dropped its future or its guard.
+    pub fn gone(&self, call: CallId) {
+        let mut after = After::default();
+        let _slot = self.shared.lock().gone(call, &mut after);
+        self.finish_and_send(after);
+    }
+
+    /// The guard ends, and its caller waits for the outcome.
+    pub fn unlock(&self, call: CallId, waker: Waker) {
+        let mut after = After::default();
+        self.shared.lock().unlock(call, waker, &mut after);
+        self.finish_and_send(after);
+    }
+
+    /// The holds of this client at this lock.
+    pub fn holds(&self, lock_key: &str) -> Vec<Arc<DrivenHold>> {
+        self.shared.lock().holds(lock_key)
+    }
+
+    /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
+    pub async fn close(&self) -> usize {
+        self.feed(Event::Close);
+        // With a limit: in a runtime that is not driven nothing comes to an end.
+        let limit = 4 * self.context().operation_timeout();
+        let waiting = self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait()));
+        waiting.await.and_then(Result::ok).copied().unwrap_or_else(|| self.shared.lock().unfinished())
+    }
+
+    fn connected(&self) {
+        let server = self.context().runner.store.server(NODE.0);
+        let frozen_until = server.and_then(|server| server.boot()).map_or(0, |boot| boot.frozen_until());
+        let micros = server.map_or(0, |server| server.clock().micros_at(now()));
+        let connection = self.shared.lock().next_connection(NODE);
+        self.feed(Event::Link(LinkEvent::Up {
+            connection,
+            server_micros: (micros > 0).then_some(micros),
+            frozen_until: ServerTime(i64::try_from(frozen_until).unwrap_or(i64::MAX)),
+        }));
+    }
+
+    fn connection(&self) -> Connection {
+        self.shared.lock().connection(NODE)
+    }
+}
+
+/// The engine has the other kinds.
+fn is_of_a_lock(push: &Push<'_>, prefix: &str) -> bool {
+    let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = push;
+    Keys::of_lock(prefix, lock).is_some_and(|keys| keys.kind == Kind::Lock)
+}
+
+fn settings(context: &ClientContext) -> Settings {
+    let options = context.options();
+    Settings {
+        client: context.runner.client.id.clone(),
+        prefix: options.prefix.clone(),
+        operation_timeout: options.operation_timeout,
+        waiter_ttl: options.waiter_ttl,
+        poll_interval: options.poll_interval,
+        grant_ttl: options.grant_ttl,
+        first_lease: options.first_lease(),
+        token_ttl: options.token_ttl,
+        lease: options.lease,
+        max_hold: options.max_hold,
+        in_flight: IN_FLIGHT,
+    }
+}
+
+impl Listener for Driver {
+    fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
+        match Push::decode(payload) {
+            Some(push) if is_of_a_lock(&push, &self.context().options().prefix) => {
+                let after = self.step(Event::Pushed(self.connection(), push));
+                self.finish(after);
+            }
+            _ => self.engine.pushed(from, payload),
+        }
+    }
+
+    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
+        async move {
+            self.connected();
+            self.engine.clone().resumed(keys, broke).await;
+        }
+        .boxed()
+    }
+
+    fn broke(&self) {
+        let cause = Cause(self.context().runner.store.fault(""));
+        let after = self.step(Event::Link(LinkEvent::Down(self.connection(), cause)));
+        self.finish(after);
+    }
+
+    fn gone(self: Arc<Self>) {
+        self.engine.clone().gone();
+        let after = self.step(Event::RuntimeGone);
+        self.finish(after);
+        without_runtime::keep_time(&self);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a step leaves to be told: to the log, to the metrics, and to the watchers of a hold. Their code may be the user's, and
+//! may panic.
+
+use std::sync::Arc;
+
+use fairlock_proto::effect::Note;
+use fairlock_proto::error::{Ended, Loss};
+
+use super::after::Report;
+use super::hold::DrivenHold;
+use super::shared::loss_of;
+use super::{Driver, NODE, error};
+use crate::engine::observe::{Lost, Named};
+use crate::store::runtime::log_line;
+
+pub fn tell(driver: &Driver, reports: Vec<Report>) {
+    for report in reports {
+        match report {
+            Report::Ended(hold, ended) => end(&hold, ended),
+            Report::Note(note) => note_down(&note),
+            Report::Suspect => driver.context().runner.store.server(NODE.0).into_iter().for_each(|it| it.suspect()),
+        }
+    }
+}
+
+fn end(hold: &Arc<DrivenHold>, ended: Ended) {
+    // The holder is notified without any network (P8).
+    hold.over.cancel();
+    log_line(|| log_end(hold, ended));
+}
+
+fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
+    // A hold that nobody has claimed is none for the log.
+    let Some(holding) = hold.holding() else { return };
+    let (who, token, held_for) = (hold.entry.who(), hold.token, || hold.held_for());
+    match ended {
+        Ended::Freed => holding.freed(&who, token, held_for),
+        Ended::Unconfirmed => holding.forgotten(&who, token, held_for),
+        Ended::Lost(_) => {}
+    }
+    let Some(loss) = loss_of(ended) else { return };
+    let is_relied_on = hold.live() > 0;
+    holding.lost(held_for, error::loss(loss), is_relied_on);
+    let lost = Lost { who, token, held: hold.held_for(), loss: error::loss(loss) };
+    // `close` logs all its losses in one line.
+    if loss == Loss::Closed || !is_relied_on { lost.debug() } else { lost.warn() }
+}
+
+fn note_down(note: &Note) {
+    log_line(|| match note {
+        Note::WaitsForItself(keys) => tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
+        ),
+        Note::WaitsForAScope(keys) => tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
+        ),
+        Note::HeldForTooLong(keys) => tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            "held for as long as max_hold allows: it is not renewed any longer"
+        ),
+        Note::CannotLeave(keys, refusal) => tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            refusal = %error::refusal(refusal),
+            "could not leave the queue yet"
+        ),
+        Note::Refuses(_, refusal) => tracing::warn!(
+            target: "fairlock::server",
+            refusal = %error::refusal(refusal),
+            "the server refuses requests; trying until it accepts them again"
+        ),
+        Note::AcceptsAgain(_) => {
+            tracing::info!(target: "fairlock::server", "the server accepts requests again");
+        }
+    });
+}

@@ -1,0 +1,239 @@
+//! What is under the mutex: the machine, what its callers read, and what is to be sent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
+use fairlock_proto::error::{CallError, Loss, UnlockError, Unlocked};
+use fairlock_proto::event::{CallId, Connection, Event, NodeId, RequestId, Want};
+use fairlock_proto::session::Session;
+use fairlock_proto::settings::Settings;
+use fairlock_proto::slab::Slab;
+use fairlock_proto::slots::Topology;
+use fairlock_proto::time::Instant as Moment;
+
+use super::after::{After, Report};
+use super::clock::LocalClock;
+use super::error;
+use super::hold::{About, DrivenHold};
+
+pub struct Shared {
+    clock: LocalClock,
+    session: Session,
+    slots: Slab<Slot>,
+    holds: BTreeMap<HoldId, Arc<DrivenHold>>,
+    /// In the order in which they are to be sent.
+    outbox: Vec<(RequestId, Request)>,
+    /// Empty between two steps: kept for its room.
+    effects: Vec<Effect>,
+    /// When the task comes next, if nothing wakes it before.
+    planned: Option<Moment>,
+    connections: BTreeMap<NodeId, u32>,
+}
+
+/// What a caller reads. It is removed with the last outcome, or when the caller is gone.
+pub struct Slot {
+    about: Arc<About>,
+    hold: Option<Arc<DrivenHold>>,
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+    attention: Attention,
+}
+
+/// Whether a waiting caller was ever polled for another reason than its wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attention {
+    /// It was not polled yet.
+    Fresh,
+    Undisturbed,
+    Disturbed,
+}
+
+/// The outcome of a call or of an unlock.
+pub enum Answered {
+    Granted(Arc<DrivenHold>, Way),
+    Busy,
+    Failed(CallError),
+    PassedOver,
+    Unlocked(Result<Unlocked, UnlockError>),
+}
+
+impl Shared {
+    pub fn new(settings: Settings, clock: LocalClock) -> Self {
+        Self {
+            clock,
+            session: Session::new(settings, Topology::OneServer),
+            slots: Slab::default(),
+            holds: BTreeMap::new(),
+            outbox: Vec::new(),
+            effects: Vec::new(),
+            planned: None,
+            connections: BTreeMap::new(),
+        }
+    }
+
+    pub fn next_connection(&mut self, node: NodeId) -> Connection {
+        let number = self.connections.entry(node).or_default();
+        *number += 1;
+        Connection { node, number: *number }
+    }
+
+    pub fn connection(&self, node: NodeId) -> Connection {
+        Connection { node, number: self.connections.get(&node).copied().unwrap_or(0) }
+    }
+
+    pub fn step(&mut self, event: Event<'_>, after: &mut After) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.session.step(self.clock.now(), event, &mut effects);
+        effects.drain(..).for_each(|effect| self.take(effect, after));
+        self.effects = effects;
+        let next = self.session.next_timer();
+        after.is_sooner |= next.is_some_and(|next| self.planned.is_none_or(|planned| next < planned));
+        after.sends |= !self.outbox.is_empty();
+    }
+
+    fn take(&mut self, effect: Effect, after: &mut After) {
+        match effect {
+            Effect::Send(id, _, request) => self.outbox.push((id, request)),
+            Effect::Tell(call, outcome) => self.tell(call, outcome, after),
+            Effect::Valid(call, until) => {
+                let hold = self.slots.get(call.0).and_then(|slot| slot.hold.as_ref());
+                hold.into_iter().for_each(|hold| hold.extends(until));
+            }
+            // Its watchers are notified together.
+            Effect::Lost(..) => {}
+            Effect::Ended(hold, ended) => {
+                if let Some(hold) = self.holds.remove(&hold) {
+                    hold.ends(error::ended(ended));
+                    after.reports.push(Report::Ended(hold, ended));
+                }
+            }
+            Effect::Suspect(_) => after.reports.push(Report::Suspect),
+            Effect::Note(note) => after.reports.push(Report::Note(note)),
+            Effect::Closed { unfinished } => {
+                after.closed = Some(unfinished);
+                self.forget_holds(after);
+            }
+        }
+    }
+
+    fn tell(&mut self, call: CallId, outcome: Outcome, after: &mut After) {
+        let Some(slot) = self.slots.get_mut(call.0) else { return };
+        if let Outcome::Granted { token, hold, until, .. } = outcome {
+            let begin = || Arc::new(DrivenHold::begin(token, slot.about.clone(), until, self.clock));
+            let hold = self.holds.entry(hold).or_insert_with(begin);
+            hold.extends(until);
+            slot.hold = Some(hold.clone());
+        }
+        slot.outcome = Some(outcome);
+        after.wakes(slot.waker.take());
+    }
+
+    /// No answer comes any more. With a guard alive the machine has lost them.
+    fn forget_holds(&mut self, after: &mut After) {
+        for hold in std::mem::take(&mut self.holds).into_values() {
+            hold.ends(error::ended(fairlock_proto::error::Ended::Unconfirmed));
+            after.reports.push(Report::Ended(hold, fairlock_proto::error::Ended::Unconfirmed));
+        }
+    }
+
+    pub fn call(&mut self, want: Want, about: Arc<About>, waker: Waker, after: &mut After) -> CallId {
+        let (waker, attention) = (Some(waker), Attention::Fresh);
+        let call = CallId(self.slots.insert(Slot { about, hold: None, outcome: None, waker, attention }));
+        self.step(Event::Call(call, want), after);
+        call
+    }
+
+    pub fn poll_call(&mut self, call: CallId, waker: Waker, after: &mut After) -> Poll<Answered> {
+        let Some(slot) = self.slots.get_mut(call.0) else { return Poll::Pending };
+        let Some(outcome) = slot.outcome.take() else {
+            let was_woken = slot.waker.replace(waker).is_none();
+            self.look_at_attention(call, was_woken, after);
+            return Poll::Pending;
+        };
+        if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, slot.hold.clone()) {
+            self.step(Event::Claimed(call), after);
+            return Poll::Ready(Answered::Granted(hold, *way));
+        }
+        self.slots.remove(call.0);
+        Poll::Ready(match outcome {
+            Outcome::Granted { .. } | Outcome::PassedOver => Answered::PassedOver,
+            Outcome::Busy => Answered::Busy,
+            Outcome::Failed(error) => Answered::Failed(error),
+            Outcome::Unlocked(outcome) => Answered::Unlocked(outcome),
+        })
+    }
+
+    /// A task that is polled while it waits, and not for the wait, has other work.
+    fn look_at_attention(&mut self, call: CallId, was_woken: bool, after: &mut After) {
+        let Some(slot) = self.slots.get_mut(call.0) else { return };
+        let before = slot.attention;
+        slot.attention = match before {
+            Attention::Fresh => Attention::Undisturbed,
+            Attention::Undisturbed if !was_woken => Attention::Disturbed,
+            other => other,
+        };
+        if slot.attention == Attention::Disturbed && before != Attention::Disturbed {
+            self.step(Event::Disturbed(call), after);
+        }
+    }
+
+    /// Returns what is to be dropped when the mutex is free.
+    pub fn gone(&mut self, call: CallId, after: &mut After) -> Option<Slot> {
+        self.step(Event::Gone(call), after);
+        self.slots.remove(call.0)
+    }
+
+    pub fn unlock(&mut self, call: CallId, waker: Waker, after: &mut After) {
+        let slot = self.slots.get_mut(call.0);
+        slot.into_iter().for_each(|slot| slot.waker = Some(waker.clone()));
+        self.step(Event::Unlock(call), after);
+    }
+
+    /// Swaps what is to be sent for an empty list.
+    pub fn swap_outbox(&mut self, outbox: &mut Vec<(RequestId, Request)>) {
+        std::mem::swap(&mut self.outbox, outbox);
+    }
+
+    /// Attends to what is due. Returns when the task is to come next. A plan that lies ahead stays, although what it was made
+    /// for may have gone: it costs less to come once too often.
+    pub fn time(&mut self, after: &mut After) -> Option<Moment> {
+        let now = self.clock.now();
+        if self.session.next_timer().is_some_and(|due| due <= now) {
+            self.step(Event::Time, after);
+        }
+        let ahead = self.planned.filter(|planned| *planned > now);
+        self.planned = self.session.next_timer().into_iter().chain(ahead).min();
+        after.is_sooner = false;
+        self.planned
+    }
+
+    /// When the machine is to be told the time.
+    pub fn next_timer(&self) -> Option<Moment> {
+        self.session.next_timer()
+    }
+
+    pub fn has_holds(&self) -> bool {
+        !self.holds.is_empty()
+    }
+
+    pub fn holds(&self, lock_key: &str) -> Vec<Arc<DrivenHold>> {
+        self.holds.values().filter(|hold| *hold.entry.keys.lock == *lock_key).cloned().collect()
+    }
+
+    /// Holds whose release has no answer.
+    pub fn unfinished(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// How many holds have guards.
+    pub fn held(&self) -> usize {
+        self.holds.values().filter(|hold| hold.live() > 0).count()
+    }
+}
+
+/// How the machine says that a hold is lost.
+pub fn loss_of(ended: fairlock_proto::error::Ended) -> Option<Loss> {
+    if let fairlock_proto::error::Ended::Lost(loss) = ended { Some(loss) } else { None }
+}
