@@ -338,10 +338,8 @@ impl Step<'_> {
     /// A poll names the holder of the lock.
     fn found(&mut self, keys: &Arc<Keys>, holder: &PolledHolder) {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
-        if self.session.common.settings.is_ours(owner) {
-            let said = Said::Polled { token: *token };
-            self.holder_is_ours(keys, owner, Seq(*attempt), said, lease_left.unwrap_or_default());
-        }
+        let said = Said::Polled { token: *token };
+        self.has_lock(keys, owner, Seq(*attempt), said, lease_left.unwrap_or_default());
     }
 
     fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: &PolledHolder, waiters: &[(Id, Seq)]) {
@@ -350,8 +348,11 @@ impl Step<'_> {
         self.effects.extend(note.map(|stuck| Effect::Note(stuck.note(keys.clone()))));
     }
 
-    /// The server says that an owner of this client has the lock.
-    fn holder_is_ours(&mut self, keys: &Arc<Keys>, owner_id: &str, seq: Seq, said: Said, lease: Duration) {
+    /// The server says that this owner has the lock. What another client has is not for this one to leave.
+    fn has_lock(&mut self, keys: &Arc<Keys>, owner_id: &str, seq: Seq, said: Said, lease: Duration) {
+        if !self.session.common.settings.is_ours(owner_id) {
+            return;
+        }
         let mut recognition = Recognition::Unknown;
         if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, &keys.lock)) {
             self.with(id, |entry, desk| recognition = entry.has_lock(seq, said, desk));
@@ -391,7 +392,7 @@ impl Step<'_> {
         let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
         let keys = Keys::of_lock(&self.session.common.settings.prefix, lock_key);
         if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
-            self.holder_is_ours(&Arc::new(keys), owner, Seq(seq), Said::Pushed(grant), grant.lease);
+            self.has_lock(&Arc::new(keys), owner, Seq(seq), Said::Pushed(grant), grant.lease);
         }
     }
 
