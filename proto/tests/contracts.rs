@@ -462,3 +462,11 @@ fn a_call_whose_grant_was_lost_takes_the_next_one() {
     rig.step(Event::Pushed(connection, grant(10, "c:1:2")));
     assert!(rig.is_granted(call), "{:?}", rig.sent);
 }
+
+/// A leave for it would end the hold of the other client.
+#[test]
+fn a_message_about_the_ticket_of_another_client_has_this_one_leave_nothing() {
+    let mut rig = Rig::new(settings());
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "d:1:1")));
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+}
