@@ -42,11 +42,11 @@ impl Desk<'_> {
     }
 
     /// Makes the request, which may be sent now. `None`: it is not wanted any more.
-    pub fn ask_for_chore(&mut self, id: Id, number: RequestNumber) -> Option<(Request, u16)> {
+    pub fn ask_for_chore(&mut self, id: Id, number: RequestNumber) -> Option<Request> {
         let chore = self.common.chores.chores.get_mut(id)?;
         (chore.standing.place, chore.sending) = (None, Sending::UnderWay(number));
         let keys = chore.keys.clone();
-        let request = match &chore.task {
+        Some(match &chore.task {
             Task::Leave(Leaving { owner, seq, place, copies_until, .. }, ..) => {
                 let (owner, place) = (owner.clone(), place.clone());
                 Request::Leave(Leave { keys, owner, seq: seq.0, place, copies_until: copies_until.0 })
@@ -54,8 +54,7 @@ impl Desk<'_> {
             Task::PassOn | Task::LookAtReleased(_) => {
                 Request::Poll(Poll { keys, waits: false, names_ours: false, tickets: Vec::new() })
             }
-        };
-        Some((request, chore.slot))
+        })
     }
 
     /// Returns the name and its holder, if that was asked.

@@ -67,13 +67,13 @@ impl Desk<'_> {
         self.change_queue(id, |queue| queue.begin_round(now, regular, Scope::Full));
     }
 
-    pub fn ask_to_poll(&mut self, id: Id, number: RequestNumber) -> Option<(Request, u16)> {
+    pub fn ask_to_poll(&mut self, id: Id, number: RequestNumber) -> Option<Request> {
         let queue = self.common.queues.get_mut(id)?;
         queue.standing.place = None;
         let tickets = queue.carry(number);
-        let (keys, slot) = (queue.keys.clone(), queue.slot);
+        let keys = queue.keys.clone();
         self.keep_queue(id);
-        Some((Request::Poll(Poll { keys, waits: true, names_ours: false, tickets }), slot))
+        Some(Request::Poll(Poll { keys, waits: true, names_ours: false, tickets }))
     }
 
     /// Reads the answer to one request of a round.
@@ -100,7 +100,7 @@ impl Desk<'_> {
         self.keep_queue(id);
     }
 
-    fn keep_queue(&mut self, id: Id) {
+    pub fn keep_queue(&mut self, id: Id) {
         let Some(queue) = self.common.queues.get(id) else { return };
         let (slot, due, wants) = (queue.slot, queue.due(), queue.wants());
         let wish = Wish { timer: Timer::Queue(id), asker: Asker::Queue(id), slot, due, wants };

@@ -20,7 +20,7 @@ use crate::self_wait;
 use crate::sending::Answered;
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
-use crate::slots::{SLOTS, Topology};
+use crate::slots::{SLOTS, Serving, Topology};
 use crate::stages::entry::{Closing, Entry, Recognition, Said};
 use crate::time::{Instant, ServerTime};
 use crate::timers::{STEP, Timer};
@@ -106,6 +106,15 @@ impl Session {
     /// This owner at this name.
     pub(crate) fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
         self.by_name.get(&(lock_key.clone(), owner)).copied()
+    }
+
+    /// `None`: nothing of the asker is left.
+    fn slot_of(&self, asker: Asker) -> Option<u16> {
+        match asker {
+            Asker::Entry(id) | Asker::Renewal(id) => self.entries.get(id).map(|entry| entry.who.slot),
+            Asker::Queue(id) => self.common.queues.get(id).map(|queue| queue.slot),
+            Asker::Chore(id) => self.common.chores.chores.get(id).map(|chore| chore.slot),
+        }
     }
 
     /// Whether the task of this call holds the lock by another owner.
@@ -229,37 +238,62 @@ impl Step<'_> {
         self.session.calls.remove(&call);
     }
 
-    /// Sends what waits, as far as it may go.
+    /// Sends some of what waits, as far as it may go.
     fn send(&mut self) {
+        let (mut left, limit) = (STEP, self.session.common.settings.in_flight);
         while let Some(node) = self.session.common.ready.pop_first() {
-            let limit = self.session.common.settings.in_flight;
-            while let Some((lane, asker)) = self.session.common.node(node).take_next(limit, self.now) {
+            while left > 0
+                && let Some((lane, asker)) = self.session.common.node(node).take_next(limit, self.now)
+            {
                 self.send_one(node, lane, asker);
+                left -= 1;
             }
             self.keep_node(node);
+            if left == 0 {
+                self.session.common.ready.insert(node);
+                break;
+            }
         }
+        self.plan_work();
+    }
+
+    /// What is left is due at once.
+    fn plan_work(&mut self) {
+        let Session { common, work, working, .. } = &mut *self.session;
+        let due = (!work.is_empty() || !common.ready.is_empty()).then_some(self.now);
+        common.timers.plan(Timer::Work, working, due);
     }
 
     fn send_one(&mut self, node: NodeId, lane: Lane, asker: Asker) {
+        let Some(slot) = self.session.slot_of(asker) else { return };
+        let (sent, Serving { node: serving, epoch }) = (self.now, self.session.common.slots.serving(slot));
+        if serving != node {
+            // The slot has moved since, and its check has not come to this one yet.
+            return self.keep(asker);
+        }
         let number = self.session.common.next_request();
-        let Some((request, slot)) = self.make(asker, number) else { return };
-        let (sent, epoch) = (self.now, self.session.common.slots.serving(slot).epoch);
+        let Some(request) = self.make(asker, number) else { return };
         let to = self.session.common.node(node);
         let Some(connection) = to.connection() else { return };
         to.sent(number, InFlight { asker, lane, slot, sent, epoch });
         self.effects.push(Effect::Send(RequestId { node, number }, connection, request));
     }
 
-    /// The request whose turn has come, and its slot. `None`: it is not wanted any more.
-    fn make(&mut self, asker: Asker, number: RequestNumber) -> Option<(Request, u16)> {
+    /// Has it wait at the node that serves its slot now.
+    fn keep(&mut self, asker: Asker) {
+        match asker {
+            Asker::Entry(id) | Asker::Renewal(id) => self.with(id, |_, _| {}),
+            Asker::Queue(id) => self.desk().keep_queue(id),
+            Asker::Chore(id) => self.desk().keep_chore(id),
+        }
+    }
+
+    /// The request whose turn has come. `None`: it is not wanted any more.
+    fn make(&mut self, asker: Asker, number: RequestNumber) -> Option<Request> {
         let mut made = None;
         match asker {
-            Asker::Entry(id) => {
-                self.with(id, |entry, desk| made = entry.ask(number, desk).map(|it| (it, entry.who.slot)))
-            }
-            Asker::Renewal(id) => {
-                self.with(id, |entry, desk| made = entry.renew(number, desk).map(|it| (it, entry.who.slot)))
-            }
+            Asker::Entry(id) => self.with(id, |entry, desk| made = entry.ask(number, desk)),
+            Asker::Renewal(id) => self.with(id, |entry, desk| made = entry.renew(number, desk)),
             Asker::Queue(id) => made = self.desk().ask_to_poll(id, number),
             Asker::Chore(id) => made = self.desk().ask_for_chore(id, number),
         }
@@ -558,9 +592,6 @@ impl Step<'_> {
             left -= done.min(left);
             rest.into_iter().for_each(|rest| self.session.work.push_front(rest));
         }
-        let due = (!self.session.work.is_empty()).then_some(self.now);
-        let Session { common, working, .. } = &mut *self.session;
-        common.timers.plan(Timer::Work, working, due);
     }
 
     /// Returns how much was done, and what is left.

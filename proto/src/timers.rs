@@ -6,8 +6,8 @@ use crate::event::{CallId, NodeId};
 use crate::slab::Id;
 use crate::time::Instant;
 
-/// How many names, holds or timers one step attends to, so that no caller waits long for the machine. A timer that is due at
-/// once has the next step do the rest.
+/// How many names, holds or timers one step attends to, and how many requests it sends, so that no caller waits long for the
+/// machine. A timer that is due at once has the next step do the rest.
 pub const STEP: usize = 256;
 
 /// What a timer is for. Each has one at most.

@@ -11,7 +11,9 @@ use fairlock_proto::event::{
 };
 use fairlock_proto::push::Push;
 use fairlock_proto::requests::renew::{Only, Renewed};
+use fairlock_proto::settings::Settings;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
+use fairlock_proto::timers::STEP;
 
 use rig::{LEASE, Rig, SECOND, freed, held, queued, renewed, settings};
 
@@ -469,4 +471,30 @@ fn a_message_about_the_ticket_of_another_client_has_this_one_leave_nothing() {
     let mut rig = Rig::new(settings());
     rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "d:1:1")));
     assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+}
+
+/// A cluster of two nodes, the first of which has all slots, and the connection of the other one.
+fn two_nodes(in_flight: usize) -> (Rig, Connection) {
+    let mut rig = Rig::unconnected(Settings { in_flight, ..settings() }, Topology::Cluster);
+    rig.connect(NodeId(0));
+    let second = rig.connect(NodeId(1));
+    rig.step(Event::Link(LinkEvent::Serves(NodeId(0), 0..=SLOTS - 1)));
+    (rig, second)
+}
+
+/// P1: it may answer all the same, and grant. More wait than the step looks at in which the slots move.
+#[test]
+fn what_waits_to_be_sent_does_not_go_to_a_node_that_has_lost_its_slot() {
+    let (mut rig, second) = two_nodes(4);
+    for name in 0..2 * STEP {
+        rig.lock(&name.to_string());
+    }
+    rig.sent.clear();
+    let mut most = rig.step(Event::Link(LinkEvent::Serves(NodeId(1), 0..=SLOTS - 1)));
+    while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
+        most = most.max(rig.step(Event::Time));
+    }
+    assert!(rig.sent.iter().all(|(_, to, _)| *to == second), "some went to the node before");
+    assert_eq!(rig.sent.len(), 4, "the others wait at the new node");
+    assert!(most <= IN_A_STEP);
 }
