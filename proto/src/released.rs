@@ -4,6 +4,7 @@
 //! an older file. There the hold is back without an owner to release it. So these names are asked about after a reconnect.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,35 +19,35 @@ const NAMES: usize = 4096;
 #[derive(Debug, Clone, Hash)]
 pub struct Released {
     window: Duration,
-    /// When each name was last released.
-    times: BTreeMap<Arc<str>, Instant>,
+    /// When each of them was last released, by the keys of their locks.
+    names: BTreeMap<Arc<str>, (Instant, Arc<Keys>)>,
     /// In the order in which they were first released; the name of a later release goes to the end when its turn comes.
-    ring: VecDeque<(Instant, Arc<Keys>)>,
+    ring: VecDeque<(Instant, Arc<str>)>,
 }
 
 impl Released {
     pub fn new(window: Duration) -> Self {
-        Self { window, times: BTreeMap::new(), ring: VecDeque::new() }
+        Self { window, names: BTreeMap::new(), ring: VecDeque::new() }
     }
 
     /// A request that was sent then has released what an owner had at this name, and was answered.
     pub fn note(&mut self, keys: &Arc<Keys>, sent: Instant) {
         self.forget_before(sent - self.window);
-        match self.times.get_mut(&keys.lock) {
-            Some(last) => *last = sent.max(*last),
+        match self.names.get_mut(&keys.lock) {
+            Some((last, _)) => *last = sent.max(*last),
             None => {
-                self.times.insert(keys.lock.clone(), sent);
-                self.ring.push_back((sent, keys.clone()));
+                self.names.insert(keys.lock.clone(), (sent, keys.clone()));
+                self.ring.push_back((sent, keys.lock.clone()));
             }
         }
     }
 
     fn forget_before(&mut self, oldest: Instant) {
         while self.ring.len() > NAMES || self.ring.front().is_some_and(|(noted, _)| *noted < oldest) {
-            let Some((noted, keys)) = self.ring.pop_front() else { return };
-            match self.times.get(&keys.lock) {
-                Some(last) if *last > noted && *last >= oldest => self.ring.push_back((*last, keys)),
-                _ => drop(self.times.remove(&keys.lock)),
+            let Some((noted, lock)) = self.ring.pop_front() else { return };
+            match self.names.get(&lock) {
+                Some((last, _)) if *last > noted && *last >= oldest => self.ring.push_back((*last, lock)),
+                _ => drop(self.names.remove(&lock)),
             }
         }
     }
@@ -56,12 +57,14 @@ impl Released {
         broke.map_or(Instant::default(), |broke| broke - self.window)
     }
 
-    /// Some of the names that were released since then, from a place of the ring on, and where to go on.
-    pub fn since(&self, since: Instant, from: usize, count: usize) -> (Vec<Arc<Keys>>, Option<usize>) {
-        let is_meant = |keys: &Arc<Keys>| self.times.get(&keys.lock).is_some_and(|last| *last >= since);
-        let some = self.ring.iter().skip(from).take(count);
-        let names = some.map(|(_, keys)| keys).filter(|keys| is_meant(keys)).cloned().collect();
-        (names, Some(from + count).filter(|next| *next < self.ring.len()))
+    /// Some of the names that were released since then, from behind this one on, and behind which to go on. In the order of their
+    /// keys, which holds while others come and go.
+    pub fn since(&self, since: Instant, behind: &str, count: usize) -> (Vec<Arc<Keys>>, Option<Arc<str>>) {
+        let bounds: (_, Bound<&str>) = (Bound::Excluded(behind), Bound::Unbounded);
+        let some: Vec<_> = self.names.range::<str, _>(bounds).take(count).collect();
+        let next = some.last().filter(|_| some.len() == count).map(|(lock, _)| Arc::clone(lock));
+        let meant = some.into_iter().filter(|(_, (last, _))| *last >= since);
+        (meant.map(|(_, (_, keys))| keys.clone()).collect(), next)
     }
 }
 
@@ -76,7 +79,7 @@ mod tests {
     }
 
     fn names(released: &Released, since: Instant) -> Vec<String> {
-        released.since(since, 0, usize::MAX).0.iter().map(|keys| keys.name.clone()).collect()
+        released.since(since, "", usize::MAX).0.iter().map(|keys| keys.name.clone()).collect()
     }
 
     #[test]

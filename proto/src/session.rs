@@ -462,7 +462,7 @@ impl Step<'_> {
         let since = node.released.since_end(node.broke);
         self.session.common.ready.insert(id);
         self.check_all(id);
-        self.session.work.push_back(Work::Released { node: id, slots: 0..=SLOTS - 1, since, from: 0 });
+        self.session.work.push_back(Work::Released { node: id, slots: 0..=SLOTS - 1, since, behind: "".into() });
         self.work();
         self.end_checks(id);
     }
@@ -496,7 +496,7 @@ impl Step<'_> {
             let (since, lost) =
                 (node.released.since_end(Some(self.now)), node.under_way(|it| slots.contains(&it.slot)));
             self.lose_answers(other, lost, &unanswered(Fault::Disconnected));
-            self.session.work.push_back(Work::Released { node: other, slots: slots.clone(), since, from: 0 });
+            self.session.work.push_back(Work::Released { node: other, slots: slots.clone(), since, behind: "".into() });
         }
         self.check_all(id);
         self.work();
@@ -604,11 +604,11 @@ impl Step<'_> {
                 }
                 (done, next.map(|from| Work::Check { node, whose, from }))
             }
-            Work::Released { node, slots, since, from } => {
-                let (names, next) = self.session.common.node(node).released.since(since, from, count);
+            Work::Released { node, slots, since, behind } => {
+                let (names, next) = self.session.common.node(node).released.since(since, &behind, count);
                 let done = 1 + names.len();
                 names.into_iter().for_each(|keys| self.look_at_released(keys, &slots));
-                (done, next.map(|from| Work::Released { node, slots, since, from }))
+                (done, next.map(|behind| Work::Released { node, slots, since, behind }))
             }
             Work::Close { why, from } => {
                 let (ids, next) = self.session.entries.ids_from(from, count);

@@ -1,6 +1,7 @@
 //! Work that may be too much for one step: close, and what a new connection asks about, with 100,000 holds.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use crate::event::NodeId;
 use crate::stages::entry::Closing;
@@ -19,7 +20,7 @@ pub enum Work {
         node: NodeId,
         slots: RangeInclusive<u16>,
         since: Instant,
-        from: usize,
+        behind: Arc<str>,
     },
     Close {
         why: Closing,

@@ -498,3 +498,23 @@ fn what_waits_to_be_sent_does_not_go_to_a_node_that_has_lost_its_slot() {
     assert_eq!(rig.sent.len(), 4, "the others wait at the new node");
     assert!(most <= IN_A_STEP);
 }
+
+/// R15: while they are looked at in several steps, a release lets the oldest ones go.
+#[test]
+fn each_name_that_was_released_a_moment_ago_is_asked_about() {
+    let mut rig = Rig::new(Settings { in_flight: 4 * STEP, ..settings() });
+    (0..STEP / 2).for_each(|name| rig.hold_and_release(&name.to_string()));
+    rig.now = rig.now + 5 * SECOND;
+    (STEP / 2..2 * STEP).for_each(|name| rig.hold_and_release(&name.to_string()));
+    rig.now = rig.now + 2 * SECOND;
+    rig.disconnect();
+    rig.now = rig.now + 2 * SECOND;
+    rig.connect(NodeId(0));
+    rig.hold_and_release("new");
+    rig.settle();
+    let is_asked_about = |name: &String| {
+        rig.sent.iter().any(|(.., request)| matches!(request, Request::Poll(poll) if poll.keys.name == *name))
+    };
+    let forgotten = (STEP / 2..2 * STEP).map(|name| name.to_string()).filter(|name| !is_asked_about(name));
+    assert_eq!(forgotten.count(), 0);
+}

@@ -198,6 +198,14 @@ impl Rig {
         call
     }
 
+    /// A lock that is held and released.
+    pub fn hold_and_release(&mut self, name: &str) {
+        let call = self.hold(name, 7);
+        self.step(Event::Unlock(call));
+        let (id, _) = self.last();
+        self.answer(id, freed(7));
+    }
+
     pub fn is_granted(&self, call: CallId) -> bool {
         self.told.iter().any(|(told, outcome)| *told == call && matches!(outcome, Outcome::Granted { .. }))
     }
