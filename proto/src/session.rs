@@ -504,9 +504,13 @@ impl Step<'_> {
 
     /// What waits or holds at this node is asked about, waits first.
     fn check_all(&mut self, node: NodeId) {
-        self.session.work.retain(|work| work.checks() != Some(node));
-        let all = [Whose::Queues, Whose::Entries, Whose::Chores];
-        self.session.work.extend(all.map(|whose| Work::Check { node, whose, from: 0 }));
+        // What has begun goes on: begun anew with each slot that moves, it would never come to the last holds.
+        for whose in [Whose::Queues, Whose::Entries, Whose::Chores] {
+            let check = Work::Check { node, whose, from: 0 };
+            if !self.session.work.contains(&check) {
+                self.session.work.push_back(check);
+            }
+        }
     }
 
     /// Lets all requests go once those that come first on a new connection are answered.

@@ -7,7 +7,7 @@ use crate::event::NodeId;
 use crate::stages::entry::Closing;
 use crate::time::Instant;
 
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
     /// Asks the server of these slots about what it may not know.
     Check {

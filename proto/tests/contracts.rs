@@ -518,3 +518,18 @@ fn each_name_that_was_released_a_moment_ago_is_asked_about() {
     let forgotten = (STEP / 2..2 * STEP).map(|name| name.to_string()).filter(|name| !is_asked_about(name));
     assert_eq!(forgotten.count(), 0);
 }
+
+/// P8: what has begun is not begun anew with each of them.
+#[test]
+fn holds_are_checked_while_slots_move_one_after_the_other() {
+    let (mut rig, _) = two_nodes(4 * STEP);
+    for name in 0..2 * STEP {
+        rig.hold(&name.to_string(), 7);
+    }
+    rig.step(Event::Link(LinkEvent::Serves(NodeId(1), 0..=SLOTS - 1)));
+    for slot in 0..10 {
+        rig.step(Event::Link(LinkEvent::Serves(NodeId(1), slot..=slot)));
+    }
+    let asked = rig.sent.iter().filter(|(.., request)| matches!(request, Request::Renew(_))).count();
+    assert_eq!(asked, 2 * STEP);
+}
