@@ -65,7 +65,7 @@
 //! - It hands in each answer, message and change of a connection. An answer to a request of an earlier connection counts as none,
 //!   and a message by one is dropped: else a hold would begin that the new server does not know, and that nobody checks.
 //! - It comes back at [`next_timer`](session::Session::next_timer). A step does a bounded part of what is due; then the timer is due
-//!   at once.
+//!   at once. The bound counts owners, names, timers and requests: the calls of one owner are told in one step.
 //! - It tells callers what [`Effect::Tell`](effect::Effect::Tell) says, and that they have claimed it. A grant that its caller does
 //!   not claim within 250 ms is given back.
 
