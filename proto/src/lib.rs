@@ -45,15 +45,15 @@
 //! is a [`chore`] of its own, which no stage waits for (R9).
 //!
 //! These transitions happen within one step; `verify/explore` holds the list to what it sees. Where a call ends another one of its
-//! line begins at once, so two of them may be seen as one:
+//! line begins at once, and with the runtime gone a release ends as it begins, so two of them may be seen as one:
 //!
 //! ```text
 //! Asking -> Queued, Confirming, Held, HeldEntering, Lost, Idle
 //! Queued -> Asking, Confirming, Held, HeldEntering, Lost, Idle
 //! Confirming -> Asking, Queued, Held, HeldEntering, Lost, Idle
-//! Held -> HeldEntering, HeldSetting, Releasing, Lost
-//! HeldEntering -> Held, HeldSetting, Releasing, Lost
-//! HeldSetting -> Held, HeldEntering, Releasing, Lost
+//! Held -> HeldEntering, HeldSetting, Releasing, Lost, Idle
+//! HeldEntering -> Held, HeldSetting, Releasing, Lost, Idle
+//! HeldSetting -> Held, HeldEntering, Releasing, Lost, Idle
 //! Releasing -> Idle, Asking
 //! Lost -> Idle
 //! ```

@@ -59,6 +59,12 @@ enum Stage {
     Closed(Closing),
 }
 
+impl Stage {
+    fn closing(self) -> Option<Closing> {
+        if let Self::Closing(why, _) | Self::Closed(why) = self { Some(why) } else { None }
+    }
+}
+
 impl Session {
     pub fn new(settings: Settings, topology: Topology) -> Self {
         Self {
@@ -205,13 +211,17 @@ impl Step<'_> {
     }
 
     fn with_call(&mut self, call: CallId, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
-        if let Some(CallPlace { entry, .. }) = self.session.calls.get(&call).copied() {
-            self.with(entry, change);
-        }
+        let Some(CallPlace { entry, .. }) = self.session.calls.get(&call).copied() else { return };
+        let why = self.session.stage.closing();
+        self.with(entry, |entry, desk| {
+            change(entry, desk);
+            // The owner may have been closed before: with the runtime gone, a release that begins now would wait for nothing.
+            why.into_iter().for_each(|why| entry.close(why, desk));
+        });
     }
 
     fn call(&mut self, call: CallId, want: Want) {
-        if let Stage::Closing(why, _) | Stage::Closed(why) = self.session.stage {
+        if let Some(why) = self.session.stage.closing() {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
         if want.self_wait == SelfWait::Refused && self.session.holds_itself(&want) {
@@ -555,22 +565,18 @@ impl Step<'_> {
     }
 
     fn close(&mut self, why: Closing) {
-        let is_news = match self.session.stage {
-            Stage::Open => true,
-            Stage::Closing(before, _) => before == Closing::ByUser && why == Closing::RuntimeGone,
-            Stage::Closed(_) => false,
-        };
-        if !is_news {
-            return;
-        }
-        let common = &mut self.session.common;
-        let until = self.now + 3 * common.settings.operation_timeout;
-        let mut planned = if let Stage::Closing(_, before) = self.session.stage { Some(before) } else { None };
-        common.timers.plan(Timer::Closing, &mut planned, Some(until));
-        self.session.stage = Stage::Closing(why, until);
         if why == Closing::RuntimeGone {
             self.stop_sending();
         }
+        let mut planned = match (self.session.stage, why) {
+            (Stage::Open, _) => None,
+            (Stage::Closing(Closing::ByUser, before), Closing::RuntimeGone) => Some(before),
+            _ => return,
+        };
+        let common = &mut self.session.common;
+        let until = self.now + 3 * common.settings.operation_timeout;
+        common.timers.plan(Timer::Closing, &mut planned, Some(until));
+        self.session.stage = Stage::Closing(why, until);
         self.session.work.push_back(Work::Close { why, from: 0 });
         self.work();
     }

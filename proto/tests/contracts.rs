@@ -533,3 +533,30 @@ fn holds_are_checked_while_slots_move_one_after_the_other() {
     let asked = rig.sent.iter().filter(|(.., request)| matches!(request, Request::Renew(_))).count();
     assert_eq!(asked, 2 * STEP);
 }
+
+#[test]
+fn a_closed_client_whose_runtime_goes_sends_nothing_more() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::Unlock(call));
+    rig.step(Event::Close);
+    rig.pass(7 * SECOND);
+    assert_eq!(rig.closed.take(), Some(1), "its release has no answer");
+    rig.sent.clear();
+    rig.step(Event::RuntimeGone);
+    rig.pass(LEASE);
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    assert_eq!(rig.closed, None, "it is closed once");
+}
+
+#[test]
+fn an_unlock_behind_the_end_of_the_runtime_says_so_at_once() {
+    let mut rig = Rig::new(settings());
+    let [call, dropped] = ["x", "y"].map(|name| rig.hold(name, 7));
+    rig.step(Event::RuntimeGone);
+    rig.step(Event::Gone(dropped));
+    rig.step(Event::Unlock(call));
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::RuntimeGone { .. })))), "{outcome:?}");
+    assert!(rig.session.is_idle());
+}
