@@ -240,6 +240,8 @@ impl Work {
         let lock = client.lock(&queue.name);
         queue.waiting.push_back(tokio::spawn(lock_and_tell(lock, self.queued.clone())));
         self.queued.notified().await;
+        // Its answer comes before this one.
+        let _ = client.ping().await;
     }
 }
 
@@ -283,7 +285,7 @@ async fn lock_and_tell(lock: FairLock, queued: Arc<Notify>) -> Result<LockGuard,
     poll_fn(|context| {
         let outcome = call.as_mut().poll(context);
         polls += 1;
-        if polls == 2 {
+        if polls == 1 {
             queued.notify_one();
         }
         outcome

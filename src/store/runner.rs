@@ -315,7 +315,7 @@ fn read<T: Decode>(request: u64, reply: &ScriptReply) -> Result<Read<T>, Malform
     Ok(Read { server_micros, body: T::decode(head.status, &mut fields)? })
 }
 
-fn head_of<'a>(request: u64, reply: &'a ScriptReply) -> Result<(Head, Fields<'a>), Malformed> {
+fn head_of<'a>(request: u64, reply: &'a ScriptReply) -> Result<(Head<'a>, Fields<'a>), Malformed> {
     let mut fields = Fields::new(reply);
     let head = Head::decode(&mut fields)?;
     // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
