@@ -1,6 +1,6 @@
 //! What all parts of the machine share while they handle an event: the time, the numbers, the servers, and the way out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub struct Common {
     pub chores: Chores,
     pub timers: Timers,
     /// Nodes to which a request may have become free to go in this step.
-    pub ready: BTreeSet<NodeId>,
+    ready: Vec<NodeId>,
     last_seq: Seq,
     last_request: RequestNumber,
 }
@@ -47,21 +47,43 @@ impl Common {
             queues: Queues::default(),
             chores: Chores::default(),
             timers: Timers::default(),
-            ready: BTreeSet::new(),
+            ready: Vec::new(),
             last_seq: Seq::default(),
             last_request: RequestNumber::default(),
         }
     }
 
     pub fn node(&mut self, id: NodeId) -> &mut Node {
+        let timeout = self.settings.operation_timeout;
         // After an operation time-out the connection is looked at, and that has an answer within a second (decision 44).
-        let window = BEHIND_AT_MOST + self.settings.operation_timeout + Duration::from_secs(1);
-        self.nodes.entry(id).or_insert_with(|| Node::new(id, window))
+        let new = || Node::new(id, BEHIND_AT_MOST + timeout + Duration::from_secs(1));
+        self.nodes.entry(id).or_insert_with(new)
     }
 
     pub fn node_of(&mut self, slot: u16) -> &mut Node {
         let Serving { node, .. } = self.slots.serving(slot);
         self.node(node)
+    }
+
+    /// It may have something to send.
+    pub fn becomes_ready(&mut self, node: NodeId) {
+        // As a rule there is one, and in a cluster there are few.
+        if !self.ready.contains(&node) {
+            self.ready.push(node);
+        }
+    }
+
+    pub fn next_ready(&mut self) -> Option<NodeId> {
+        self.ready.pop()
+    }
+
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When the first of the nodes has something to do.
+    pub fn node_due(&self) -> Option<Instant> {
+        self.nodes.values().filter_map(|node| node.due).min()
     }
 
     pub fn next_request(&mut self) -> RequestNumber {
@@ -130,6 +152,9 @@ impl Desk<'_> {
     pub fn keep(&mut self, standing: Standing, wish: Wish) -> Standing {
         let Standing { mut planned, mut place } = standing;
         self.common.timers.plan(wish.timer, &mut planned, wish.due);
+        if place.is_none() && wish.wants.is_none() {
+            return Standing { planned, place };
+        }
         let Serving { node, .. } = self.serving(wish.slot);
         if !place.is_some_and(|place| wish.wants == Some(place.lane) && place.node == node) {
             self.stop_waiting(&mut place);
@@ -147,7 +172,7 @@ impl Desk<'_> {
 
     fn wait(&mut self, node: NodeId, lane: Lane, asker: Asker) -> Place {
         let number = self.common.next_request();
-        self.common.ready.insert(node);
+        self.common.becomes_ready(node);
         self.common.node(node).wait(lane, number, asker)
     }
 

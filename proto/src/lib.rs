@@ -80,6 +80,7 @@ pub mod event;
 pub mod housekeeping;
 pub mod keys;
 pub mod lease;
+pub mod line;
 pub mod node;
 pub mod polling;
 pub mod push;

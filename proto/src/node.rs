@@ -1,12 +1,12 @@
 //! One server: its connection, its clock, and the requests that are under way to it or wait for that.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::canonical::{Epoch, RequestNumber};
 use crate::error::{Cause, Fault, Refusal, RefusalKind};
 use crate::event::{Connection, NodeId};
+use crate::line::Line;
 use crate::released::Released;
 use crate::slab::Id;
 use crate::time::{Clock, Instant, ServerTime};
@@ -100,10 +100,11 @@ pub struct Node {
     /// When the last connection ended.
     pub broke: Option<Instant>,
     pub released: Released,
-    pub planned: Option<Instant>,
+    /// When something has to be done here.
+    pub due: Option<Instant>,
     gate: Gate,
-    waiting: [BTreeMap<RequestNumber, Asker>; 4],
-    in_flight: BTreeMap<RequestNumber, InFlight>,
+    waiting: [Line<Asker>; 4],
+    in_flight: Line<InFlight>,
     counts: [usize; 4],
 }
 
@@ -116,10 +117,10 @@ impl Node {
             frozen_until: ServerTime::default(),
             broke: None,
             released: Released::new(window),
-            planned: None,
+            due: None,
             gate: Gate::Open,
             waiting: Default::default(),
-            in_flight: BTreeMap::new(),
+            in_flight: Line::default(),
             counts: [0; 4],
         }
     }
@@ -168,23 +169,23 @@ impl Node {
     }
 
     pub fn wait(&mut self, lane: Lane, number: RequestNumber, asker: Asker) -> Place {
-        self.waiting[lane as usize].insert(number, asker);
+        self.waiting[lane as usize].push(number, asker);
         Place { node: self.id, lane, number }
     }
 
     pub fn stop_waiting(&mut self, place: Place) {
-        self.waiting[place.lane as usize].remove(&place.number);
+        self.waiting[place.lane as usize].remove(place.number);
     }
 
     /// Takes the first of those that may be sent now out of its line.
     pub fn take_next(&mut self, limit: usize, now: Instant) -> Option<(Lane, Asker)> {
         let lane = Lane::ALL.into_iter().find(|lane| self.is_next(*lane, limit) && self.may_probe(now))?;
-        self.waiting[lane as usize].pop_first().map(|(_, asker)| (lane, asker))
+        self.waiting[lane as usize].pop_first().map(|asker| (lane, asker))
     }
 
     pub fn sent(&mut self, number: RequestNumber, request: InFlight) {
         self.counts[request.lane as usize] += 1;
-        self.in_flight.insert(number, request);
+        self.in_flight.push(number, request);
         if let Gate::Refusing { probe, .. } = &mut self.gate {
             *probe = Some(number);
         }
@@ -192,7 +193,7 @@ impl Node {
 
     /// It has its answer, or will have none. Its room is free for another one.
     pub fn end(&mut self, number: RequestNumber) -> Option<InFlight> {
-        let request = self.in_flight.remove(&number)?;
+        let request = self.in_flight.remove(number)?;
         self.counts[request.lane as usize] -= 1;
         if let Gate::Refusing { probe, .. } = &mut self.gate {
             probe.take_if(|probe| *probe == number);
@@ -202,12 +203,12 @@ impl Node {
 
     /// Who has sent a request that is under way.
     pub fn asker(&self, number: RequestNumber) -> Option<Asker> {
-        self.in_flight.get(&number).map(|request| request.asker)
+        self.in_flight.get(number).map(|request| request.asker)
     }
 
     /// The requests under way of which that is true.
     pub fn under_way(&self, is_meant: impl Fn(&InFlight) -> bool) -> Vec<RequestNumber> {
-        self.in_flight.iter().filter(|(_, request)| is_meant(request)).map(|(number, _)| *number).collect()
+        self.in_flight.iter().filter(|(_, request)| is_meant(request)).map(|(number, _)| number).collect()
     }
 
     /// The server has answered, perhaps with a refusal. A request without an answer says nothing about the gate.
@@ -236,15 +237,15 @@ impl Node {
         self.counts[Lane::Urgent as usize] == 0 && !self.has_line(Lane::Urgent)
     }
 
-    /// When something has to be done here: the time of a request is over, a probe or the end of the checks is due.
-    pub fn due(&self, timeout: Duration, limit: usize) -> Option<Instant> {
-        let first = self.in_flight.values().next().map(|request| request.sent + timeout);
+    /// Plans when something has to be done here: the time of a request is over, a probe or the end of the checks is due.
+    pub fn plan(&mut self, timeout: Duration, limit: usize) {
+        let first = self.in_flight.first().map(|request| request.sent + timeout);
         let probe = match self.gate {
             Gate::Refusing { next_probe, probe: None, .. } => Some(next_probe),
             _ => None,
         };
         let probe = probe.filter(|_| Lane::ALL.into_iter().any(|lane| self.is_next(lane, limit)));
         let checked = if let Link::Checking(_, until) = self.link { Some(until) } else { None };
-        first.into_iter().chain(probe).chain(checked).min()
+        self.due = first.into_iter().chain(probe).chain(checked).min();
     }
 }

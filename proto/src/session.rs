@@ -12,7 +12,7 @@ use crate::effect::{Effect, Note, Outcome, Request};
 use crate::error::{CallError, Cause, Fault, RequestError};
 use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
 use crate::keys::Keys;
-use crate::node::{Asker, GateChange, InFlight, Lane, Link};
+use crate::node::{Asker, GateChange, InFlight, Lane, Link, Node};
 use crate::push::Push;
 use crate::queue::News;
 use crate::requests::poll::PolledHolder;
@@ -82,7 +82,7 @@ impl Session {
     /// Takes one event. What is to be done because of it is appended to `effects`, in the order in which it is to be done.
     pub fn step(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         let first = effects.len();
-        let late = self.common.timers.next().is_some_and(|due| due + LATE < now);
+        let late = self.next_timer().is_some_and(|due| due + LATE < now);
         let punctuality = if late { Punctuality::Late } else { Punctuality::InTime };
         let mut step = Step { session: self, now, punctuality, effects };
         step.take(event);
@@ -93,7 +93,7 @@ impl Session {
 
     /// When [`Event::Time`] is due.
     pub fn next_timer(&self) -> Option<Instant> {
-        self.common.timers.next()
+        self.common.timers.next().into_iter().chain(self.common.node_due()).min()
     }
 
     /// A number that is the same for two states which behave alike from now on.
@@ -103,10 +103,10 @@ impl Session {
 
     /// Whether nothing is left of any call, and nothing is to be sent.
     pub fn is_idle(&self) -> bool {
-        let Common { queues, chores, timers, .. } = &self.common;
+        let Common { queues, chores, .. } = &self.common;
         let is_idle =
             self.entries.is_empty() && self.by_name.is_empty() && self.calls.is_empty() && self.work.is_empty();
-        is_idle && queues.is_empty() && chores.is_empty() && timers.is_empty()
+        is_idle && queues.is_empty() && chores.is_empty() && self.next_timer().is_none()
     }
 
     /// This owner at this name.
@@ -251,7 +251,7 @@ impl Step<'_> {
     /// Sends some of what waits, as far as it may go.
     fn send(&mut self) {
         let (mut left, limit) = (STEP, self.session.common.settings.in_flight);
-        while let Some(node) = self.session.common.ready.pop_first() {
+        while let Some(node) = self.session.common.next_ready() {
             while left > 0
                 && let Some((lane, asker)) = self.session.common.node(node).take_next(limit, self.now)
             {
@@ -260,7 +260,7 @@ impl Step<'_> {
             }
             self.keep_node(node);
             if left == 0 {
-                self.session.common.ready.insert(node);
+                self.session.common.becomes_ready(node);
                 break;
             }
         }
@@ -270,7 +270,7 @@ impl Step<'_> {
     /// What is left is due at once.
     fn plan_work(&mut self) {
         let Session { common, work, working, .. } = &mut *self.session;
-        let due = (!work.is_empty() || !common.ready.is_empty()).then_some(self.now);
+        let due = (!work.is_empty() || common.has_ready()).then_some(self.now);
         common.timers.plan(Timer::Work, working, due);
     }
 
@@ -313,10 +313,7 @@ impl Step<'_> {
     fn keep_node(&mut self, id: NodeId) {
         let common = &mut self.session.common;
         let (timeout, limit) = (common.settings.operation_timeout, common.settings.in_flight);
-        let node = common.node(id);
-        let (mut planned, due) = (node.planned, node.due(timeout, limit));
-        common.timers.plan(Timer::Node(id), &mut planned, due);
-        common.node(id).planned = planned;
+        common.node(id).plan(timeout, limit);
     }
 
     fn replied(&mut self, RequestId { node: id, number }: RequestId, reply: Result<Reply, RequestError>) {
@@ -342,7 +339,7 @@ impl Step<'_> {
 
     /// A request has its answer, or will have none.
     fn end(&mut self, node: NodeId, number: RequestNumber, request: InFlight, reply: Result<Reply, RequestError>) {
-        self.session.common.ready.insert(node);
+        self.session.common.becomes_ready(node);
         let InFlight { sent, epoch, .. } = request;
         let answered = Answered { number, sent, epoch, reply };
         match request.asker {
@@ -470,7 +467,7 @@ impl Step<'_> {
         (node.link, node.frozen_until) = (Link::Checking(connection, until), frozen_until);
         server_micros.into_iter().for_each(|micros| node.clock.learn(now, micros));
         let since = node.released.since_end(node.broke);
-        self.session.common.ready.insert(id);
+        self.session.common.becomes_ready(id);
         self.check_all(id);
         self.session.work.push_back(Work::Released { node: id, slots: 0..=SLOTS - 1, since, behind: "".into() });
         self.work();
@@ -531,11 +528,14 @@ impl Step<'_> {
             && (until <= now || !is_at_work && node.is_checked())
         {
             node.link = Link::Up(connection);
-            self.session.common.ready.insert(id);
+            self.session.common.becomes_ready(id);
         }
     }
 
     fn time(&mut self) {
+        let due = |node: &&Node| node.due.is_some_and(|due| due <= self.now);
+        let nodes: Vec<_> = self.session.common.nodes.values().filter(due).map(|node| node.id).collect();
+        nodes.into_iter().for_each(|id| self.node_time(id));
         for timer in self.session.common.timers.due(self.now, STEP) {
             match timer {
                 Timer::Entry(id) => self.with(id, |entry, desk| entry.time(desk)),
@@ -545,7 +545,6 @@ impl Step<'_> {
                 }
                 Timer::Queue(id) => self.desk().queue_time(id),
                 Timer::Chore(id) => self.desk().chore_time(id),
-                Timer::Node(id) => self.node_time(id),
                 Timer::Work => self.work(),
                 Timer::Closing => {}
             }
@@ -561,7 +560,7 @@ impl Step<'_> {
         }
         self.lose_answers(id, late, &unanswered(Fault::NoAnswer(timeout)));
         self.end_checks(id);
-        self.session.common.ready.insert(id);
+        self.session.common.becomes_ready(id);
     }
 
     fn close(&mut self, why: Closing) {

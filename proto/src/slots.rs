@@ -1,6 +1,5 @@
 //! The slots of a cluster: which one a key has, which server serves it, and since when.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::canonical::Epoch;
@@ -50,11 +49,12 @@ pub enum Topology {
     Cluster,
 }
 
-/// The servers of all slots, by the first slot of each range.
+/// The servers of all slots.
 #[derive(Debug, Clone, Hash)]
 pub struct Slots {
     topology: Topology,
-    ranges: BTreeMap<u16, Serving>,
+    /// By the first slot of each range, in order.
+    ranges: Vec<(u16, Serving)>,
     last: Epoch,
 }
 
@@ -65,7 +65,7 @@ impl Slots {
             Topology::Cluster => NodeId::NOBODY,
         };
         let last = Epoch::default();
-        Self { topology, ranges: BTreeMap::from([(0, Serving { node, epoch: last })]), last }
+        Self { topology, ranges: vec![(0, Serving { node, epoch: last })], last }
     }
 
     /// The slot of a lock. One server has all of its keys in the slot 0.
@@ -77,24 +77,26 @@ impl Slots {
     }
 
     pub fn serving(&self, slot: u16) -> Serving {
-        let range = self.ranges.range(..=slot).next_back();
-        range.map_or(Serving { node: NodeId::NOBODY, epoch: Epoch::default() }, |(_, serving)| *serving)
+        let range = self.ranges.partition_point(|(first, _)| *first <= slot).checked_sub(1);
+        let nobody = Serving { node: NodeId::NOBODY, epoch: Epoch::default() };
+        range.and_then(|at| self.ranges.get(at)).map_or(nobody, |(_, serving)| *serving)
     }
 
     /// A node has a new connection: what it has answered before has to be asked again.
     pub fn renew(&mut self, node: NodeId) {
         self.last = self.last.next();
-        self.ranges.values_mut().filter(|serving| serving.node == node).for_each(|serving| serving.epoch = self.last);
+        let of_node = self.ranges.iter_mut().filter(|(_, serving)| serving.node == node);
+        of_node.for_each(|(_, serving)| serving.epoch = self.last);
     }
 
     pub fn assign(&mut self, slots: &RangeInclusive<u16>, node: NodeId) {
         self.last = self.last.next();
-        if let Some(behind) = slots.end().checked_add(1).filter(|behind| *behind < SLOTS) {
-            let serving = self.serving(behind);
-            self.ranges.entry(behind).or_insert(serving);
-        }
-        self.ranges.retain(|first, _| !slots.contains(first));
-        self.ranges.insert(*slots.start(), Serving { node, epoch: self.last });
+        let behind = slots.end().checked_add(1).filter(|behind| *behind < SLOTS);
+        let behind = behind.map(|behind| (behind, self.serving(behind)));
+        self.ranges.retain(|(first, _)| !slots.contains(first) && behind.is_none_or(|(behind, _)| *first != behind));
+        self.ranges.push((*slots.start(), Serving { node, epoch: self.last }));
+        self.ranges.extend(behind);
+        self.ranges.sort_unstable_by_key(|(first, _)| *first);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{CallId, NodeId};
+use crate::event::CallId;
 use crate::slab::Id;
 use crate::time::Instant;
 
@@ -18,7 +18,6 @@ pub enum Timer {
     Call(CallId),
     Queue(Id),
     Chore(Id),
-    Node(NodeId),
     /// Work that was begun in an earlier step.
     Work,
     /// The client does not wait any longer for what is unfinished.
