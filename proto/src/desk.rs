@@ -1,6 +1,5 @@
 //! What all parts of the machine share while they handle an event: the time, the numbers, the servers, and the way out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,22 +27,31 @@ pub const PATIENCE: Duration = Duration::from_millis(250);
 pub struct Common {
     pub settings: Settings,
     pub slots: Slots,
-    pub nodes: BTreeMap<NodeId, Node>,
+    /// Few, so that a look at each is cheaper than a tree.
+    pub nodes: Vec<Node>,
+    /// When the first of them has something to do.
+    pub node_due: Option<Instant>,
     pub queues: Queues,
     pub chores: Chores,
     pub timers: Timers,
     /// Nodes to which a request may have become free to go in this step.
     ready: Vec<NodeId>,
+    /// Of the pauses between tries, so that clients do not come back in step.
+    seed: u64,
     last_seq: Seq,
     last_request: RequestNumber,
 }
 
 impl Common {
     pub fn new(settings: Settings, topology: Topology) -> Self {
+        let client = settings.client.bytes();
+        let seed = client.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             settings,
+            seed,
             slots: Slots::new(topology),
-            nodes: BTreeMap::new(),
+            nodes: Vec::new(),
+            node_due: None,
             queues: Queues::default(),
             chores: Chores::default(),
             timers: Timers::default(),
@@ -57,7 +65,11 @@ impl Common {
         let timeout = self.settings.operation_timeout;
         // After an operation time-out the connection is looked at, and that has an answer within a second (decision 44).
         let new = || Node::new(id, BEHIND_AT_MOST + timeout + Duration::from_secs(1));
-        self.nodes.entry(id).or_insert_with(new)
+        let at = self.nodes.iter().position(|node| node.id == id).unwrap_or_else(|| {
+            self.nodes.push(new());
+            self.nodes.len() - 1
+        });
+        &mut self.nodes[at]
     }
 
     pub fn node_of(&mut self, slot: u16) -> &mut Node {
@@ -79,11 +91,6 @@ impl Common {
 
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
-    }
-
-    /// When the first of the nodes has something to do.
-    pub fn node_due(&self) -> Option<Instant> {
-        self.nodes.values().filter_map(|node| node.due).min()
     }
 
     pub fn next_request(&mut self) -> RequestNumber {
@@ -128,9 +135,7 @@ impl Desk<'_> {
 
     /// Pauses between tries: the same for the same seq, so that a run can be repeated.
     pub fn backoff(&self, seq: Seq) -> Backoff {
-        let client = self.common.settings.client.bytes();
-        let seed = client.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        Backoff::new(seed ^ seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Backoff::new(self.common.seed ^ seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     pub fn serving(&self, slot: u16) -> Serving {

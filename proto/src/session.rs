@@ -19,7 +19,7 @@ use crate::requests::poll::PolledHolder;
 use crate::self_wait;
 use crate::sending::Answered;
 use crate::settings::Settings;
-use crate::slab::{Id, Slab};
+use crate::slab::{Beside, Id, Slab};
 use crate::slots::{SLOTS, Serving, Topology};
 use crate::stages::entry::{Closing, Entry, Recognition, Said};
 use crate::time::{Instant, ServerTime};
@@ -35,7 +35,7 @@ const LATE: Duration = Duration::from_millis(50);
 pub struct Session {
     pub(crate) entries: Slab<Entry>,
     by_name: BTreeMap<(Arc<str>, u64), Id>,
-    pub(crate) calls: BTreeMap<CallId, CallPlace>,
+    pub(crate) calls: Beside<CallPlace>,
     pub(crate) common: Common,
     stage: Stage,
     pub(crate) work: VecDeque<Work>,
@@ -70,7 +70,7 @@ impl Session {
         Self {
             entries: Slab::default(),
             by_name: BTreeMap::new(),
-            calls: BTreeMap::new(),
+            calls: Beside::default(),
             common: Common::new(settings, topology),
             stage: Stage::Open,
             work: VecDeque::new(),
@@ -93,7 +93,7 @@ impl Session {
 
     /// When [`Event::Time`] is due.
     pub fn next_timer(&self) -> Option<Instant> {
-        self.common.timers.next().into_iter().chain(self.common.node_due()).min()
+        self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
     /// A number that is the same for two states which behave alike from now on.
@@ -138,7 +138,7 @@ impl Session {
                 Effect::Tell(call, Outcome::Granted { .. }) => self.stop_limit(*call),
                 Effect::Tell(call, _) => {
                     self.stop_limit(*call);
-                    self.calls.remove(call);
+                    self.calls.remove(call.0);
                 }
                 _ => {}
             }
@@ -146,7 +146,7 @@ impl Session {
     }
 
     fn stop_limit(&mut self, call: CallId) {
-        if let Some(place) = self.calls.get_mut(&call) {
+        if let Some(place) = self.calls.get_mut(call.0) {
             self.common.timers.plan(Timer::Call(call), &mut place.limit, None);
         }
     }
@@ -211,7 +211,7 @@ impl Step<'_> {
     }
 
     fn with_call(&mut self, call: CallId, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
-        let Some(CallPlace { entry, .. }) = self.session.calls.get(&call).copied() else { return };
+        let Some(CallPlace { entry, .. }) = self.session.calls.get(call.0).copied() else { return };
         let why = self.session.stage.closing();
         self.with(entry, |entry, desk| {
             change(entry, desk);
@@ -230,7 +230,7 @@ impl Step<'_> {
         let id = self.session.entry_at(want.owner, &want.keys.lock).unwrap_or_else(|| self.new_entry(&want));
         let mut place = CallPlace { entry: id, limit: None };
         self.session.common.timers.plan(Timer::Call(call), &mut place.limit, want.manner.limit());
-        self.session.calls.insert(call, place);
+        self.session.calls.insert(call.0, place);
         let now = self.now;
         self.with(id, |entry, _| entry.call(call, want, now));
     }
@@ -245,7 +245,7 @@ impl Step<'_> {
     fn gone(&mut self, call: CallId) {
         self.with_call(call, |entry, desk| entry.gone(call, desk));
         self.session.stop_limit(call);
-        self.session.calls.remove(&call);
+        self.session.calls.remove(call.0);
     }
 
     /// Sends some of what waits, as far as it may go.
@@ -314,6 +314,7 @@ impl Step<'_> {
         let common = &mut self.session.common;
         let (timeout, limit) = (common.settings.operation_timeout, common.settings.in_flight);
         common.node(id).plan(timeout, limit);
+        common.node_due = common.nodes.iter().filter_map(|node| node.due).min();
     }
 
     fn replied(&mut self, RequestId { node: id, number }: RequestId, reply: Result<Reply, RequestError>) {
@@ -495,7 +496,7 @@ impl Step<'_> {
 
     fn serves(&mut self, id: NodeId, slots: &RangeInclusive<u16>) {
         let common = &mut self.session.common;
-        let others: Vec<_> = common.nodes.keys().copied().filter(|other| *other != id).collect();
+        let others: Vec<_> = common.nodes.iter().map(|node| node.id).filter(|other| *other != id).collect();
         common.slots.assign(slots, id);
         common.node(id);
         for other in others {
@@ -534,7 +535,7 @@ impl Step<'_> {
 
     fn time(&mut self) {
         let due = |node: &&Node| node.due.is_some_and(|due| due <= self.now);
-        let nodes: Vec<_> = self.session.common.nodes.values().filter(due).map(|node| node.id).collect();
+        let nodes: Vec<_> = self.session.common.nodes.iter().filter(due).map(|node| node.id).collect();
         nodes.into_iter().for_each(|id| self.node_time(id));
         for timer in self.session.common.timers.due(self.now, STEP) {
             match timer {
@@ -582,7 +583,7 @@ impl Step<'_> {
 
     /// No request can be sent, and none will be answered.
     fn stop_sending(&mut self) {
-        let nodes: Vec<_> = self.session.common.nodes.keys().copied().collect();
+        let nodes: Vec<_> = self.session.common.nodes.iter().map(|node| node.id).collect();
         for id in nodes {
             let node = self.session.common.node(id);
             node.link = Link::Down(Fault::Disconnected.into());

@@ -129,6 +129,63 @@ impl<T> Slab<T> {
     }
 }
 
+/// Values by the numbers of another slab.
+#[derive(Debug, Clone)]
+pub struct Beside<T> {
+    places: Vec<Option<(u32, T)>>,
+    len: usize,
+}
+
+impl<T> Default for Beside<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), len: 0 }
+    }
+}
+
+impl<T: Hash> Hash for Beside<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.len.hash(state);
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(index, place)| Some((index, &place.as_ref()?.1))).for_each(|value| value.hash(state));
+    }
+}
+
+impl<T> Beside<T> {
+    pub fn insert(&mut self, id: Id, value: T) {
+        let index = id.index as usize;
+        if index >= self.places.len() {
+            self.places.resize_with(index + 1, || None);
+        }
+        if let Some(place) = self.places.get_mut(index) {
+            self.len += usize::from(place.is_none());
+            *place = Some((id.generation, value));
+        }
+    }
+
+    pub fn get(&self, id: Id) -> Option<&T> {
+        let (generation, value) = self.places.get(id.index as usize)?.as_ref()?;
+        (*generation == id.generation).then_some(value)
+    }
+
+    pub fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let (generation, value) = self.places.get_mut(id.index as usize)?.as_mut()?;
+        (*generation == id.generation).then_some(value)
+    }
+
+    pub fn remove(&mut self, id: Id) {
+        self.len -= usize::from(self.get(id).is_some());
+        let place = self.places.get_mut(id.index as usize);
+        place.into_iter().for_each(|place| drop(place.take_if(|(generation, _)| *generation == id.generation)));
+        while self.places.last().is_some_and(Option::is_none) {
+            self.places.pop();
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,5 +204,11 @@ mod tests {
         assert_eq!(slab.remove(ids[1]), None);
         assert_eq!(slab.ids_from(0, 1), (vec![ids[0]], Some(1)));
         assert_eq!(slab.ids_from(1, 5), (vec![again], None));
+        let mut beside = Beside::default();
+        beside.insert(again, 'a');
+        beside.remove(ids[1]);
+        assert_eq!((beside.get(ids[1]), beside.get(again), beside.len), (None, Some(&'a'), 1));
+        beside.remove(again);
+        assert!(beside.is_empty() && beside.places.is_empty());
     }
 }

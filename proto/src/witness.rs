@@ -68,7 +68,12 @@ impl Session {
                 self.entry_of_call(*call).into_iter().map(Some).collect()
             }
             Event::Replied(request, _) => {
-                let asker = self.common.nodes.get(&request.node).and_then(|node| node.asker(request.number));
+                let asker = self
+                    .common
+                    .nodes
+                    .iter()
+                    .find(|node| node.id == request.node)
+                    .and_then(|node| node.asker(request.number));
                 match asker {
                     Some(Asker::Entry(id) | Asker::Renewal(id)) => vec![Some(id)],
                     _ => Vec::new(),
@@ -99,7 +104,7 @@ impl Session {
     }
 
     pub fn entry_of_call(&self, call: CallId) -> Option<Id> {
-        self.calls.get(&call).map(|place| place.entry)
+        self.calls.get(call.0).map(|place| place.entry)
     }
 
     /// The token of what this owner holds at a name, and how many guards there are, if no request about that is under way.

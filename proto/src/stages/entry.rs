@@ -82,7 +82,7 @@ impl Entry {
         let Want { keys, owner, owner_id, .. } = want;
         let who = Who { id, keys: keys.clone(), slot, owner: *owner, owner_id: owner_id.clone(), revoked: 0 };
         let (standing, renewal) = (Standing::default(), Standing::default());
-        Self { who, line: Line::new(), stage: Stage::Idle, standing, renewal }
+        Self { who, line: Line::with_capacity(1), stage: Stage::Idle, standing, renewal }
     }
 
     pub fn call(&mut self, id: CallId, want: Want, now: Instant) {
@@ -327,8 +327,10 @@ impl Entry {
         let (due, wants, renewal) = self.wishes();
         let wish = Wish { timer: Timer::Entry(id), asker: Asker::Entry(id), slot, due, wants };
         self.standing = desk.keep(self.standing, wish);
-        let wish = Wish { timer: Timer::Entry(id), asker: Asker::Renewal(id), slot, due: None, wants: renewal };
-        self.renewal = desk.keep(self.renewal, wish);
+        if renewal.is_some() || self.renewal.place.is_some() {
+            let wish = Wish { timer: Timer::Entry(id), asker: Asker::Renewal(id), slot, due: None, wants: renewal };
+            self.renewal = desk.keep(self.renewal, wish);
+        }
     }
 
     fn wishes(&self) -> (Option<Instant>, Option<Lane>, Option<Lane>) {
