@@ -157,9 +157,6 @@ impl Desk<'_> {
     pub fn keep(&mut self, standing: Standing, wish: Wish) -> Standing {
         let Standing { mut planned, mut place } = standing;
         self.common.timers.plan(wish.timer, &mut planned, wish.due);
-        if place.is_none() && wish.wants.is_none() {
-            return Standing { planned, place };
-        }
         let Serving { node, .. } = self.serving(wish.slot);
         if !place.is_some_and(|place| wish.wants == Some(place.lane) && place.node == node) {
             self.stop_waiting(&mut place);

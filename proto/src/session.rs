@@ -206,7 +206,7 @@ impl Step<'_> {
         *releasing += usize::from(entry.is_releasing());
         if entry.is_over() {
             by_name.remove(&(entry.who.keys.lock.clone(), entry.who.owner));
-            entries.remove(id);
+            entries.discard(id);
         }
     }
 

@@ -91,12 +91,25 @@ impl<T> Slab<T> {
     pub fn remove(&mut self, id: Id) -> Option<T> {
         let place = self.places.get_mut(id.index as usize).filter(|place| place.generation == id.generation)?;
         let value = place.value.take()?;
+        self.is_free(id.index);
+        Some(value)
+    }
+
+    /// The value is dropped where it is.
+    pub fn discard(&mut self, id: Id) {
+        let place = self.places.get_mut(id.index as usize).filter(|place| place.generation == id.generation);
+        if let Some(place) = place.filter(|place| place.value.is_some()) {
+            place.value = None;
+            self.is_free(id.index);
+        }
+    }
+
+    fn is_free(&mut self, index: u32) {
         self.len -= 1;
-        self.free.push(Reverse(id.index));
+        self.free.push(Reverse(index));
         while self.places.last().is_some_and(|place| place.value.is_none()) {
             self.places.pop();
         }
-        Some(value)
     }
 
     pub fn get(&self, id: Id) -> Option<&T> {

@@ -11,6 +11,13 @@ pub struct Standing {
     pub place: Option<Place>,
 }
 
+impl Standing {
+    /// Whether nothing is to be done, as is usual: no request is wanted, and the timer is the same.
+    pub fn is_kept(self, due: Option<Instant>, wants: Option<Lane>) -> bool {
+        self.planned == due && self.place.is_none() && wants.is_none()
+    }
+}
+
 /// What an asker wants of that.
 pub struct Wish {
     pub timer: Timer,

@@ -47,7 +47,8 @@ impl After {
 
     /// Wakes the callers.
     pub fn wake(&mut self) -> ForTheTask {
-        self.caller.take().into_iter().chain(self.callers.drain(..)).for_each(Waker::wake);
+        self.caller.take().into_iter().for_each(Waker::wake);
+        std::mem::take(&mut self.callers).into_iter().for_each(Waker::wake);
         let has_work = self.sends || self.is_sooner || self.closed.is_some();
         if has_work { ForTheTask::Something } else { ForTheTask::Nothing }
     }

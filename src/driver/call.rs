@@ -1,9 +1,9 @@
 //! A call for a lock: the caller's future only reads its slot.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use fairlock_proto::effect::Way;
 use fairlock_proto::error::{Loss, UnlockError, Unlocked};
@@ -20,15 +20,8 @@ use crate::engine::observe::ObservedCall;
 /// A call that the machine knows, then its guard. Dropped, it is given up.
 pub struct Pending {
     client: Arc<Client>,
-    call: CallId,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// The machine has forgotten it.
-    Over,
+    /// `None`: the machine does not know it yet, or has forgotten it.
+    call: Option<CallId>,
 }
 
 /// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.
@@ -53,8 +46,8 @@ pub async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Resu
 
 async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
     loop {
-        let mut pending = Pending::begin(client.clone(), want.clone(), about.clone()).await;
-        return match pending.outcome().await {
+        let mut pending = Pending { client: client.clone(), call: None };
+        return match pending.outcome(&want, &about).await {
             Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
             Answered::Failed(error) => Err(error::of_call(error)),
             // This future was not polled when its turn came, and the lock went to the next one.
@@ -65,32 +58,45 @@ async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Optio
 }
 
 impl Pending {
-    /// Hands the call to the machine when it is polled.
-    fn begin(client: Arc<Client>, want: Want, about: Arc<About>) -> impl Future<Output = Self> {
-        let mut handed = Some((client, want, about));
-        poll_fn(move |context| {
-            let Some((client, want, about)) = handed.take() else { return Poll::Pending };
-            let call = client.driver().call(want, about, context.waker().clone());
-            Poll::Ready(Self { client, call, stage: Stage::Open })
+    /// Hands the call to the machine at the first poll.
+    async fn outcome(&mut self, want: &Want, about: &Arc<About>) -> Answered {
+        poll_fn(|context| match self.call {
+            Some(call) => self.poll(call, context),
+            None => {
+                let waker = context.waker().clone();
+                let (call, answered) = self.client.driver().call(want.clone(), about.clone(), waker);
+                self.call = Some(call);
+                answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+            }
         })
+        .await
     }
 
-    async fn outcome(&mut self) -> Answered {
-        let outcome = poll_fn(|context| self.client.driver().poll_call(self.call, context)).await;
-        if !matches!(outcome, Answered::Granted(..)) {
-            self.stage = Stage::Over;
+    fn poll(&mut self, call: CallId, context: &Context<'_>) -> Poll<Answered> {
+        self.client.driver().poll_call(call, context).map(|answered| self.answered(answered))
+    }
+
+    /// After any but a grant the machine has forgotten it.
+    fn answered(&mut self, answered: Answered) -> Answered {
+        if !matches!(answered, Answered::Granted(..)) {
+            self.call = None;
         }
-        outcome
+        answered
     }
 
     /// The guard ends.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
-        poll_fn(|context| {
-            self.client.driver().unlock(self.call, context.waker().clone());
-            Poll::Ready(())
+        let mut guard = self.call;
+        let answered = poll_fn(|context| match (guard.take(), self.call) {
+            (Some(guard), _) => {
+                let answered = self.client.driver().unlock(guard, context.waker().clone());
+                answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+            }
+            (None, Some(call)) => self.poll(call, context),
+            (None, None) => Poll::Pending,
         })
         .await;
-        match self.outcome().await {
+        match answered {
             Answered::Unlocked(outcome) => outcome,
             // The machine answers each unlock with its outcome.
             _ => Err(UnlockError::Lost(Loss::Gone)),
@@ -104,8 +110,6 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.stage == Stage::Open {
-            self.client.driver().gone(self.call);
-        }
+        self.call.into_iter().for_each(|call| self.client.driver().gone(call));
     }
 }

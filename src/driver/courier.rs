@@ -49,7 +49,8 @@ impl Courier {
         self.rooms.go_on(&mut self.answers);
         loop {
             driver.exchange(&mut self.answers, &mut self.outbox);
-            for (id, request) in self.outbox.drain(..) {
+            self.outbox.reverse();
+            while let Some((id, request)) = self.outbox.pop() {
                 self.rooms.begin(id, request, &mut self.answers);
             }
             // As a rule no answer is there at once.
@@ -77,7 +78,8 @@ impl Driver {
         let mut after = After::default();
         {
             let mut shared = self.shared.lock();
-            for (id, reply) in answers.drain(..) {
+            answers.reverse();
+            while let Some((id, reply)) = answers.pop() {
                 shared.step(Event::Replied(id, reply), &mut after);
             }
             shared.swap_outbox(outbox);

@@ -39,7 +39,7 @@ use crate::engine::Engine;
 use crate::engine::context::Context as ClientContext;
 use crate::store::admission::IN_FLIGHT;
 use crate::store::clock::now;
-use crate::store::{Listener, Priority, ServedKeys, Store};
+use crate::store::{Listener, ServedKeys, Store};
 use crate::sync::Mutex;
 use after::{After, ForTheTask};
 use clock::LocalClock;
@@ -122,7 +122,9 @@ impl Driver {
     /// Does what was left for when the mutex is free.
     fn finish(&self, mut after: After) {
         let work = after.wake();
-        report::tell(self, after.reports);
+        if !after.reports.is_empty() {
+            report::tell(self, after.reports);
+        }
         if let Some(unfinished) = after.closed {
             let _ = self.closed.set(unfinished);
         }
@@ -144,21 +146,11 @@ impl Driver {
     }
 
     /// Begins a call, whose caller is woken when there is an outcome.
-    pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> CallId {
-        self.want_connection(&about.keys.lock);
+    pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> (CallId, Option<Answered>) {
         let mut after = After::default();
-        let call = self.shared.lock().call(want, about, waker, &mut after);
+        let begun = self.shared.lock().call(want, about, waker, &mut after);
         self.finish_and_send(after);
-        call
-    }
-
-    /// A connection is made when it is wanted first.
-    fn want_connection(&self, lock_key: &str) {
-        let store = &self.context().runner.store;
-        let is_ready = store.serving(lock_key).is_some_and(|server| server.is_ready(Priority::Urgent));
-        if !is_ready {
-            drop(store.ready(lock_key, Priority::Urgent));
-        }
+        begun
     }
 
     /// Reads the outcome of a call. After any but a grant the call is over.
@@ -177,10 +169,11 @@ impl Driver {
     }
 
     /// The guard ends, and its caller waits for the outcome.
-    pub fn unlock(&self, call: CallId, waker: Waker) {
+    pub fn unlock(&self, call: CallId, waker: Waker) -> Option<Answered> {
         let mut after = After::default();
-        self.shared.lock().unlock(call, waker, &mut after);
+        let answered = self.shared.lock().unlock(call, waker, &mut after);
         self.finish_and_send(after);
+        answered
     }
 
     /// The holds of this client at this lock.

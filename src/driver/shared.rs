@@ -44,8 +44,6 @@ pub struct Slot {
 /// Whether a waiting caller was ever polled for another reason than its wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attention {
-    /// It was not polled yet.
-    Fresh,
     Undisturbed,
     Disturbed,
 }
@@ -86,7 +84,11 @@ impl Shared {
     pub fn step(&mut self, event: Event<'_>, after: &mut After) {
         let mut effects = std::mem::take(&mut self.effects);
         self.session.step(self.clock.now(), event, &mut effects);
-        effects.drain(..).for_each(|effect| self.take(effect, after));
+        // From the end, which moves nothing.
+        effects.reverse();
+        while let Some(effect) = effects.pop() {
+            self.take(effect, after);
+        }
         self.effects = effects;
         let next = self.session.next_timer();
         after.is_sooner |= next.is_some_and(|next| self.planned.is_none_or(|planned| next < planned));
@@ -138,45 +140,50 @@ impl Shared {
         }
     }
 
-    pub fn call(&mut self, want: Want, about: Arc<About>, waker: Waker, after: &mut After) -> CallId {
-        let (waker, attention) = (Some(waker), Attention::Fresh);
+    /// Begins a call. It may have its outcome at once; else the waker is woken.
+    pub fn call(
+        &mut self,
+        want: Want,
+        about: Arc<About>,
+        waker: Waker,
+        after: &mut After,
+    ) -> (CallId, Option<Answered>) {
+        let (waker, attention) = (Some(waker), Attention::Undisturbed);
         let call = CallId(self.slots.insert(Slot { about, hold: None, outcome: None, waker, attention }));
         self.step(Event::Call(call, want), after);
-        call
+        (call, self.read(call, after))
     }
 
     pub fn poll_call(&mut self, call: CallId, waker: Waker, after: &mut After) -> Poll<Answered> {
-        let Some(slot) = self.slots.get_mut(call.0) else { return Poll::Pending };
-        let Some(outcome) = slot.outcome.take() else {
-            let was_woken = slot.waker.replace(waker).is_none();
-            self.look_at_attention(call, was_woken, after);
-            return Poll::Pending;
-        };
-        if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, slot.hold.clone()) {
-            self.step(Event::Claimed(call), after);
-            return Poll::Ready(Answered::Granted(hold, *way));
+        if let Some(answered) = self.read(call, after) {
+            return Poll::Ready(answered);
         }
-        self.slots.remove(call.0);
-        Poll::Ready(match outcome {
+        let Some(slot) = self.slots.get_mut(call.0) else { return Poll::Pending };
+        let was_woken = slot.waker.replace(waker).is_none();
+        // A task that is polled while it waits, and not for the wait, has other work.
+        if !was_woken && slot.attention == Attention::Undisturbed {
+            slot.attention = Attention::Disturbed;
+            self.step(Event::Disturbed(call), after);
+        }
+        Poll::Pending
+    }
+
+    /// Takes the outcome of a call, if it is there.
+    fn read(&mut self, call: CallId, after: &mut After) -> Option<Answered> {
+        let slot = self.slots.get_mut(call.0)?;
+        let outcome = slot.outcome.take()?;
+        if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, &slot.hold) {
+            let answered = Answered::Granted(hold.clone(), *way);
+            self.step(Event::Claimed(call), after);
+            return Some(answered);
+        }
+        self.slots.discard(call.0);
+        Some(match outcome {
             Outcome::Granted { .. } | Outcome::PassedOver => Answered::PassedOver,
             Outcome::Busy => Answered::Busy,
             Outcome::Failed(error) => Answered::Failed(error),
             Outcome::Unlocked(outcome) => Answered::Unlocked(outcome),
         })
-    }
-
-    /// A task that is polled while it waits, and not for the wait, has other work.
-    fn look_at_attention(&mut self, call: CallId, was_woken: bool, after: &mut After) {
-        let Some(slot) = self.slots.get_mut(call.0) else { return };
-        let before = slot.attention;
-        slot.attention = match before {
-            Attention::Fresh => Attention::Undisturbed,
-            Attention::Undisturbed if !was_woken => Attention::Disturbed,
-            other => other,
-        };
-        if slot.attention == Attention::Disturbed && before != Attention::Disturbed {
-            self.step(Event::Disturbed(call), after);
-        }
     }
 
     /// Returns what is to be dropped when the mutex is free.
@@ -185,10 +192,10 @@ impl Shared {
         self.slots.remove(call.0)
     }
 
-    pub fn unlock(&mut self, call: CallId, waker: Waker, after: &mut After) {
-        let slot = self.slots.get_mut(call.0);
-        slot.into_iter().for_each(|slot| slot.waker = Some(waker.clone()));
+    pub fn unlock(&mut self, call: CallId, waker: Waker, after: &mut After) -> Option<Answered> {
+        self.slots.get_mut(call.0)?.waker = Some(waker);
         self.step(Event::Unlock(call), after);
+        self.read(call, after)
     }
 
     /// Swaps what is to be sent for an empty list.

@@ -325,9 +325,11 @@ impl Entry {
     pub fn keep(&mut self, desk: &mut Desk<'_>) {
         let (id, slot) = (self.who.id, self.who.slot);
         let (due, wants, renewal) = self.wishes();
-        let wish = Wish { timer: Timer::Entry(id), asker: Asker::Entry(id), slot, due, wants };
-        self.standing = desk.keep(self.standing, wish);
-        if renewal.is_some() || self.renewal.place.is_some() {
+        if !self.standing.is_kept(due, wants) {
+            let wish = Wish { timer: Timer::Entry(id), asker: Asker::Entry(id), slot, due, wants };
+            self.standing = desk.keep(self.standing, wish);
+        }
+        if !self.renewal.is_kept(None, renewal) {
             let wish = Wish { timer: Timer::Entry(id), asker: Asker::Renewal(id), slot, due: None, wants: renewal };
             self.renewal = desk.keep(self.renewal, wish);
         }
