@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock_proto::keys::{Kind, Share};
 
 #[cfg(feature = "_machine")]
-use crate::driver::{Client, guard::DrivenGuard, hold::DrivenHold, lock::DrivenLock};
+use crate::driver::{Client, guard::DrivenGuard, guard::HoldView, lock::DrivenLock};
 use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
@@ -52,7 +52,7 @@ pub enum AnyGuard {
 pub enum AnyHold {
     One(Arc<Hold>),
     #[cfg(feature = "_machine")]
-    Driven(Arc<DrivenHold>),
+    Driven(HoldView),
     Several(Arc<QuorumHold>),
 }
 
@@ -202,7 +202,7 @@ impl AnyGuard {
         match self {
             Self::One(guard) => AnyHold::One(guard.hold.clone()),
             #[cfg(feature = "_machine")]
-            Self::Driven(guard) => AnyHold::Driven(guard.hold().clone()),
+            Self::Driven(guard) => AnyHold::Driven(guard.view()),
             Self::Several(guard) => AnyHold::Several(guard.hold.clone()),
         }
     }

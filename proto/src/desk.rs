@@ -10,7 +10,7 @@ use crate::effect::{Effect, Note, Outcome};
 use crate::error::{Cause, Fault};
 use crate::event::{CallId, NodeId};
 use crate::keys::Keys;
-use crate::node::{Asker, Lane, Node, Place};
+use crate::node::{Asker, Lane, Link, Node, Place};
 use crate::queue::Queues;
 use crate::released::BEHIND_AT_MOST;
 use crate::settings::Settings;
@@ -189,10 +189,12 @@ impl Desk<'_> {
         self.common.node_of(slot).why_no_answer()
     }
 
-    /// The server grants nothing now.
-    pub fn frozen(&mut self, slot: u16) -> Option<Cause> {
+    /// The server grants nothing now, or is not reached.
+    pub fn why_unserved(&mut self, slot: u16) -> Option<Cause> {
         let now = self.now;
-        self.common.node_of(slot).frozen_for(now).map(|left| Fault::Frozen(left).into())
+        let node = self.common.node_of(slot);
+        let frozen = node.frozen_for(now).map(|left| Fault::Frozen(left).into());
+        frozen.or_else(|| if let Link::Down(cause) = &node.link { Some(cause.clone()) } else { None })
     }
 
     /// The server has answered that nothing of an owner is left at this name (R15).

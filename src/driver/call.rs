@@ -49,7 +49,7 @@ async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Optio
         let mut pending = Pending { client: client.clone(), call: None };
         return match pending.outcome(&want, &about).await {
             Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
-            Answered::Failed(error) => Err(error::of_call(error)),
+            Answered::Failed(error) => Err(error::of_call(error, &client.driver().context().runner)),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
             Answered::Busy | Answered::Unlocked(_) => Ok(None),

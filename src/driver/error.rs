@@ -8,6 +8,7 @@ use super::clock::LocalClock;
 use crate::engine::error::{Ended, LockError, Loss, UnlockError};
 use crate::engine::release::Unlocked;
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
+use crate::store::runner::Runner;
 
 /// Why a request has no answer.
 pub fn of_request(error: RequestError) -> machine::RequestError {
@@ -41,22 +42,22 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
     read.unwrap_or_else(|| Refusal::new("ERR", &refusal.cause.0.to_string()))
 }
 
-/// The machine has faults of its own where the store has the same.
-fn cause(cause: Cause) -> store::Cause {
-    let fault = cause.0.downcast_ref::<machine::Fault>().map(|fault| match *fault {
-        machine::Fault::NotConnected => Fault::NotConnected,
-        machine::Fault::Disconnected => Fault::Disconnected,
-        machine::Fault::NoAnswer(within) => Fault::NoAnswer(within),
-        machine::Fault::Frozen(left) => Fault::Frozen(left),
-        machine::Fault::NoAnswerYet | machine::Fault::OtherReply => Fault::NoAnswerYet,
-    });
-    fault.map_or(cause.0, |fault| Arc::new(fault))
+/// The machine has faults of its own where the store has the same, or knows more.
+fn cause(cause: Cause, runner: &Runner) -> store::Cause {
+    match cause.0.downcast_ref::<machine::Fault>() {
+        Some(machine::Fault::NotConnected | machine::Fault::Disconnected | machine::Fault::NoAnswerYet) => {
+            runner.why_no_answer("")
+        }
+        Some(machine::Fault::NoAnswer(within)) => Arc::new(Fault::NoAnswer(*within)),
+        Some(machine::Fault::Frozen(left)) => Arc::new(Fault::Frozen(*left)),
+        Some(machine::Fault::OtherReply) | None => cause.0,
+    }
 }
 
-pub fn of_call(error: machine::CallError) -> LockError {
+pub fn of_call(error: machine::CallError, runner: &Runner) -> LockError {
     match error {
         machine::CallError::Timeout => LockError::Timeout,
-        machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why)),
+        machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner)),
         machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
         machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },
         machine::CallError::Lost => LockError::Lost,
@@ -69,6 +70,7 @@ pub fn of_call(error: machine::CallError) -> LockError {
 pub fn of_unlock(
     outcome: Result<machine::Unlocked, machine::UnlockError>,
     clock: LocalClock,
+    runner: &Runner,
 ) -> Result<Unlocked, UnlockError> {
     match outcome {
         Ok(machine::Unlocked::Freed) => Ok(Unlocked::Freed),
@@ -78,7 +80,12 @@ pub fn of_unlock(
             Err(UnlockError::Refused { refusal: refusal(&refused), until: clock.instant(until) })
         }
         Err(machine::UnlockError::Unknown { until, cause: why }) => {
-            Err(UnlockError::Unknown { until: clock.instant(until), cause: cause(why) })
+            let (until, cause) = (clock.instant(until), cause(why, runner));
+            // For a reason that may pass, but not in time.
+            Err(match cause.downcast_ref::<Refusal>().cloned() {
+                Some(refusal) => UnlockError::Refused { refusal, until },
+                None => UnlockError::Unknown { until, cause },
+            })
         }
         Err(machine::UnlockError::RuntimeGone { until }) => {
             Err(UnlockError::RuntimeGone { until: clock.instant(until) })

@@ -1,9 +1,11 @@
 //! One guard's share of a hold. Dropping it releases it in the background.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use fairlock_proto::effect::Way;
 
+use super::Client;
 use super::call::Pending;
 use super::error;
 use super::hold::DrivenHold;
@@ -14,25 +16,45 @@ pub struct DrivenGuard {
     /// `None`: it is being unlocked.
     pending: Option<Pending>,
     hold: Arc<DrivenHold>,
+    client: Arc<Client>,
     pub way: Way,
+}
+
+/// A hold, as others see it. It keeps the client connected.
+#[derive(Clone)]
+pub struct HoldView {
+    hold: Arc<DrivenHold>,
+    _client: Arc<Client>,
+}
+
+impl Deref for HoldView {
+    type Target = DrivenHold;
+
+    fn deref(&self) -> &DrivenHold {
+        &self.hold
+    }
 }
 
 impl DrivenGuard {
     pub fn new(pending: Pending, hold: Arc<DrivenHold>, way: Way) -> Self {
         hold.is_claimed();
-        Self { pending: Some(pending), hold, way }
+        Self { client: pending.client().clone(), pending: Some(pending), hold, way }
     }
 
     pub fn hold(&self) -> &Arc<DrivenHold> {
         &self.hold
     }
 
+    pub fn view(&self) -> HoldView {
+        HoldView { hold: self.hold.clone(), _client: self.client.clone() }
+    }
+
     /// Releases it, and waits for the outcome.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let Some(pending) = self.pending.take() else { return Ok(Unlocked::Freed) };
-        let clock = pending.client().driver().clock;
-        let outcome = pending.unlock().await;
-        error::of_unlock(outcome, clock)
+        let client = self.client.clone();
+        let driver = client.driver();
+        error::of_unlock(pending.unlock().await, driver.clock, &driver.context().runner)
     }
 
     /// For a call that takes several names together. It is kept anyway.

@@ -83,7 +83,8 @@ impl DrivenHold {
     pub fn valid_for(&self) -> Duration {
         let deadline = Moment::from_micros(self.deadline.load(Ordering::Relaxed));
         let left = deadline.since(self.clock.now());
-        if self.end.get().is_some() { Duration::ZERO } else { left }
+        // Without a guard nobody relies on it.
+        if self.end.get().is_some() || self.live() == 0 { Duration::ZERO } else { left }
     }
 
     /// From now on it is not valid. Its watchers are notified when the mutex is free.
@@ -109,6 +110,11 @@ impl DrivenHold {
     /// How many guards share it.
     pub fn live(&self) -> u32 {
         self.guards.load(Ordering::Relaxed)
+    }
+
+    /// Whether a call that has just re-entered it comes too late.
+    pub fn is_lost_to_others(&self) -> bool {
+        self.end.get().is_some() && self.live() > 0
     }
 
     /// `None`: nobody has claimed it.

@@ -35,8 +35,8 @@ use tokio::sync::SetOnce;
 use tokio::task::unconstrained;
 use tokio::time::timeout;
 
-use crate::engine::Engine;
 use crate::engine::context::Context as ClientContext;
+use crate::engine::{Engine, close};
 use crate::store::admission::IN_FLIGHT;
 use crate::store::clock::now;
 use crate::store::{Listener, ServedKeys, Store};
@@ -183,6 +183,9 @@ impl Driver {
 
     /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
     pub async fn close(&self) -> usize {
+        if !self.context().closing.is_cancelled() {
+            close::warn_of(self.shared.lock().held());
+        }
         self.feed(Event::Close);
         // With a limit: in a runtime that is not driven nothing comes to an end.
         let limit = 4 * self.context().operation_timeout();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
-use fairlock_proto::error::{CallError, Loss, UnlockError, Unlocked};
+use fairlock_proto::error::{CallError, Ended, Loss, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, NodeId, RequestId, Want};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
@@ -132,11 +132,13 @@ impl Shared {
         after.wakes(slot.waker.take());
     }
 
-    /// No answer comes any more. With a guard alive the machine has lost them.
+    /// No answer comes any more. A hold with guards ends at its deadline.
     fn forget_holds(&mut self, after: &mut After) {
-        for hold in std::mem::take(&mut self.holds).into_values() {
-            hold.ends(error::ended(fairlock_proto::error::Ended::Unconfirmed));
-            after.reports.push(Report::Ended(hold, fairlock_proto::error::Ended::Unconfirmed));
+        let (kept, forgotten) = std::mem::take(&mut self.holds).into_iter().partition(|(_, hold)| hold.live() > 0);
+        self.holds = kept;
+        for hold in BTreeMap::into_values(forgotten) {
+            hold.ends(error::ended(Ended::Unconfirmed));
+            after.reports.push(Report::Ended(hold, Ended::Unconfirmed));
         }
     }
 
@@ -173,6 +175,10 @@ impl Shared {
         let slot = self.slots.get_mut(call.0)?;
         let outcome = slot.outcome.take()?;
         if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, &slot.hold) {
+            if hold.is_lost_to_others() {
+                self.gone(call, after);
+                return Some(Answered::Failed(CallError::Lost));
+            }
             let answered = Answered::Granted(hold.clone(), *way);
             self.step(Event::Claimed(call), after);
             return Some(answered);
@@ -234,13 +240,13 @@ impl Shared {
         self.holds.len()
     }
 
-    /// How many holds have guards.
+    /// How many holds are relied on.
     pub fn held(&self) -> usize {
-        self.holds.values().filter(|hold| hold.live() > 0).count()
+        self.holds.values().filter(|hold| hold.is_valid()).count()
     }
 }
 
 /// How the machine says that a hold is lost.
-pub fn loss_of(ended: fairlock_proto::error::Ended) -> Option<Loss> {
-    if let fairlock_proto::error::Ended::Lost(loss) = ended { Some(loss) } else { None }
+pub fn loss_of(ended: Ended) -> Option<Loss> {
+    if let Ended::Lost(loss) = ended { Some(loss) } else { None }
 }

@@ -93,6 +93,17 @@ impl Connection {
                 outcome => return self.read(outcome?),
             }
         }
+        // Boxed, because it is rare: every call would have room for it otherwise.
+        Box::pin(self.evaluate_text(known, script, call, request)).await
+    }
+
+    async fn evaluate_text(
+        &self,
+        known: &KnownScripts,
+        script: &'static Script,
+        call: Call<'_>,
+        request: u64,
+    ) -> Result<ScriptReply, RequestError> {
         let sent = Sending::begin(known, script);
         let by_text = self.command("EVAL", script.text(), &(call.command)(), request);
         let value = self.send_call(&by_text, call.asking).await?;

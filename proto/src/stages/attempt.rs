@@ -173,8 +173,8 @@ impl LastAnswer {
 
 /// The outcome of a call that is out of time: others have the lock, or the server did not answer.
 pub fn out_of_time(last: LastAnswer, manner: Manner, who: &Who, desk: &mut Desk<'_>) -> Outcome {
-    if let Some(frozen) = desk.frozen(who.slot) {
-        return Outcome::Failed(CallError::Unreachable(frozen));
+    if let Some(cause) = desk.why_unserved(who.slot) {
+        return Outcome::Failed(CallError::Unreachable(cause));
     }
     Outcome::Failed(match last {
         LastAnswer::Others if !manner.waits() => return Outcome::Busy,

@@ -277,7 +277,7 @@ impl Entry {
             attempt.fail(why.error(), &self.who, desk);
         }
         self.change(|stage, _, who| match (stage, why) {
-            (Stage::Held(held), Closing::ByUser) => held.lose(Loss::Closed, who, desk),
+            (Stage::Held(held), Closing::ByUser) => held.close(who, desk),
             (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
             (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(desk),
             (other, _) => other,

@@ -292,6 +292,11 @@ impl Held {
         self.lose(Loss::Expired, who, desk)
     }
 
+    /// The client is closed. A deadline that has passed came before.
+    pub fn close(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) { self.expire(who, desk) } else { self.lose(Loss::Closed, who, desk) }
+    }
+
     /// A nested call whose outer guards have all ended begins anew.
     fn stop_entering(&mut self, line: &mut Line) {
         if let Counting::Entering(entering) = &mut self.counting {

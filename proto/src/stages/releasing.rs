@@ -66,12 +66,12 @@ impl Releasing {
     }
 
     fn answered(mut self, released: &Released, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        // Not there, but it was good when its last guard ended: the copy before this one has freed it, or its lease has ended
+        // since, which is no loss.
         let is_freed = match *released {
-            Released::Freed { token, .. } => token == self.hold.token,
+            Released::Freed { token, .. } if token == self.hold.token => true,
+            Released::Freed { .. } | Released::Held { .. } | Released::Gone { .. } => self.copies == Copies::Some,
             Released::Lost => false,
-            // Not there, but it was good when its last guard ended: the copy before this one has freed it, or its lease has
-            // ended since, which is no loss.
-            Released::Held { .. } | Released::Gone { .. } => self.copies == Copies::Some,
         };
         let (ended, outcome) = match is_freed {
             true => (Ended::Freed, Ok(Unlocked::Freed)),
