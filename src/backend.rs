@@ -7,7 +7,9 @@ use std::time::Duration;
 use fairlock_proto::keys::{Kind, Share};
 
 #[cfg(feature = "_machine")]
-use crate::driver::{Client, guard::DrivenGuard, guard::HoldView, lock::DrivenLock};
+use crate::driver::client::{Client, Driver};
+#[cfg(feature = "_machine")]
+use crate::driver::{guard::DrivenGuard, guard::HoldView, lock::DrivenLock};
 use crate::engine::detached::ExtendError;
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles;
@@ -74,7 +76,7 @@ impl Backend {
     pub fn of(engine: Arc<Engine>) -> Self {
         #[cfg(feature = "_machine")]
         if crate::driver::is_wanted(&*engine.context.runner.store) {
-            return Self::Driven(crate::driver::Driver::start(engine));
+            return Self::Driven(Driver::start(engine));
         }
         Self::One(engine)
     }

@@ -1,21 +1,15 @@
 //! A call for a lock: the caller's future only reads its slot.
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use fairlock_proto::effect::Way;
 use fairlock_proto::error::{Loss, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Want};
 
-use super::Client;
-use super::error;
-use super::guard::DrivenGuard;
+use super::client::Client;
 use super::hold::About;
 use super::shared::Answered;
-use crate::engine::error::LockError;
-use crate::engine::observe::ObservedCall;
 
 /// A call that the machine knows, then its guard. Dropped, it is given up.
 pub struct Pending {
@@ -24,42 +18,13 @@ pub struct Pending {
     call: Option<CallId>,
 }
 
-/// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.
-pub async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
-    let metrics = about.metrics.clone();
-    // Before the work, and so dropped after it: what is given up was left first.
-    let call = ObservedCall::begin(about.clone(), &metrics);
-    let outcome = call.drive(pin!(ask(client, want, about))).await;
-    match &outcome {
-        Ok(Some(guard)) => {
-            let hold = guard.hold();
-            if call.is_told() {
-                hold.show();
-            }
-            call.acquired(hold.token, || guard.way == Way::HandedOver);
-        }
-        Ok(None) => call.busy(),
-        Err(error) => call.failed(error),
-    }
-    outcome
-}
-
-async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
-    loop {
-        let mut pending = Pending { client: client.clone(), call: None };
-        return match pending.outcome(&want, &about).await {
-            Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
-            Answered::Failed(error) => Err(error::of_call(error, &client.driver().context().runner)),
-            // This future was not polled when its turn came, and the lock went to the next one.
-            Answered::PassedOver => continue,
-            Answered::Busy | Answered::Unlocked(_) => Ok(None),
-        };
-    }
-}
-
 impl Pending {
+    pub fn new(client: Arc<Client>) -> Self {
+        Self { client, call: None }
+    }
+
     /// Hands the call to the machine at the first poll.
-    async fn outcome(&mut self, want: &Want, about: &Arc<About>) -> Answered {
+    pub async fn outcome(&mut self, want: &Want, about: &Arc<About>) -> Answered {
         poll_fn(|context| match self.call {
             Some(call) => self.poll(call, context),
             None => {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fairlock_proto::effect::Way;
 
-use super::Client;
 use super::call::Pending;
+use super::client::Client;
 use super::error;
 use super::hold::DrivenHold;
 use crate::engine::error::UnlockError;

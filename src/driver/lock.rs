@@ -1,18 +1,22 @@
 //! The lock of a client whose locks the machine has, by its name.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::effect::Way;
 use fairlock_proto::event::{Lease, Manner, Scope, SelfWait, Want};
 
-use super::Client;
-use super::call;
+use super::call::Pending;
+use super::client::Client;
+use super::error;
 use super::guard::DrivenGuard;
 use super::hold::{About, DrivenHold};
+use super::shared::Answered;
 use crate::engine::error::LockError;
 use crate::engine::last_answer::too_late;
 use crate::engine::lock::{Caller, EngineLock, LockLease};
-use crate::engine::observe;
+use crate::engine::observe::{self, ObservedCall};
 use crate::engine::owner::Owner;
 use crate::engine::task_or_thread::TaskOrThread;
 use crate::store::clock::{is_over, now};
@@ -73,7 +77,7 @@ impl DrivenLock {
                 Manner::Tries { limit, proposed: None }
             }
         };
-        call::acquire(self.client.clone(), want(&about, manner), about).await
+        acquire(self.client.clone(), want(&about, manner), about).await
     }
 
     fn about(&self, caller: Caller) -> Result<Arc<About>, LockError> {
@@ -109,5 +113,38 @@ fn want(about: &About, manner: Manner) -> Want {
         task: task.id(),
         // Refused above, where its error belongs.
         self_wait: SelfWait::Warned,
+    }
+}
+
+/// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.
+async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+    let metrics = about.metrics.clone();
+    // Before the work, and so dropped after it: what is given up was left first.
+    let call = ObservedCall::begin(about.clone(), &metrics);
+    let outcome = call.drive(pin!(ask(client, want, about))).await;
+    match &outcome {
+        Ok(Some(guard)) => {
+            let hold = guard.hold();
+            if call.is_told() {
+                hold.show();
+            }
+            call.acquired(hold.token, || guard.way == Way::HandedOver);
+        }
+        Ok(None) => call.busy(),
+        Err(error) => call.failed(error),
+    }
+    outcome
+}
+
+async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+    loop {
+        let mut pending = Pending::new(client.clone());
+        return match pending.outcome(&want, &about).await {
+            Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
+            Answered::Failed(error) => Err(error::of_call(error, &client.driver().context().runner)),
+            // This future was not polled when its turn came, and the lock went to the next one.
+            Answered::PassedOver => continue,
+            Answered::Busy | Answered::Unlocked(_) => Ok(None),
+        };
     }
 }

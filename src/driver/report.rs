@@ -2,23 +2,79 @@
 //! may panic.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::{Ended, Loss};
 
 use super::after::Report;
+use super::error;
 use super::hold::DrivenHold;
 use super::shared::loss_of;
-use super::{Driver, NODE, error};
+use crate::engine::context::Context;
 use crate::engine::observe::{Lost, Named};
+use crate::store::clock::now;
+use crate::store::error::Refusal;
 use crate::store::runtime::log_line;
+use crate::store::server::Server;
+use crate::sync::Mutex;
 
-pub fn tell(driver: &Driver, reports: Vec<Report>) {
-    for report in reports {
-        match report {
-            Report::Ended(hold, ended) => end(&hold, ended),
-            Report::Note(note) => note_down(&note),
-            Report::Suspect => driver.context().runner.store.server(NODE.0).into_iter().for_each(|it| it.suspect()),
+/// Tells it.
+#[derive(Default)]
+pub struct Reporter {
+    /// What the server refuses everything with, and since when.
+    refused: Mutex<Option<(Refusal, Instant)>>,
+}
+
+impl Reporter {
+    pub fn tell(&self, context: &Context, reports: Vec<Report>) {
+        for report in reports {
+            match report {
+                Report::Ended(hold, ended) => end(&hold, ended),
+                Report::Note(note) => log_line(|| self.note_down(&note)),
+                Report::Suspect => context.runner.store.server(0).into_iter().for_each(Server::suspect),
+            }
+        }
+    }
+
+    fn note_down(&self, note: &Note) {
+        match note {
+            Note::WaitsForItself(keys) => tracing::warn!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
+            ),
+            Note::WaitsForAScope(keys) => tracing::warn!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
+            ),
+            Note::HeldForTooLong(keys) => tracing::warn!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                "held for max_hold: the lease was not renewed again"
+            ),
+            Note::CannotLeave(keys, refusal) => tracing::warn!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                refusal = %error::refusal(refusal),
+                "could not leave the queue yet"
+            ),
+            Note::Refuses(_, refused) => self.refuses(error::refusal(refused)),
+            Note::AcceptsAgain(_) => self.accepts_again(),
+        }
+    }
+
+    fn refuses(&self, refusal: Refusal) {
+        *self.refused.lock() = Some((refusal.clone(), now()));
+        tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
+    }
+
+    fn accepts_again(&self) {
+        let refused = self.refused.lock().take();
+        if let Some((refusal, since)) = refused {
+            let after = now().saturating_duration_since(since);
+            tracing::info!(target: "fairlock::server", %refusal, ?after, "the server accepts requests again");
         }
     }
 }
@@ -44,38 +100,4 @@ fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
     let lost = Lost { who, token, held: hold.held_for(), loss: error::loss(loss) };
     // `close` logs all its losses in one line.
     if loss == Loss::Closed || !is_relied_on { lost.debug() } else { lost.warn() }
-}
-
-fn note_down(note: &Note) {
-    log_line(|| match note {
-        Note::WaitsForItself(keys) => tracing::warn!(
-            target: "fairlock::lock",
-            name = %keys.name,
-            "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
-        ),
-        Note::WaitsForAScope(keys) => tracing::warn!(
-            target: "fairlock::lock",
-            name = %keys.name,
-            "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
-        ),
-        Note::HeldForTooLong(keys) => tracing::warn!(
-            target: "fairlock::lock",
-            name = %keys.name,
-            "held for as long as max_hold allows: it is not renewed any longer"
-        ),
-        Note::CannotLeave(keys, refusal) => tracing::warn!(
-            target: "fairlock::lock",
-            name = %keys.name,
-            refusal = %error::refusal(refusal),
-            "could not leave the queue yet"
-        ),
-        Note::Refuses(_, refusal) => tracing::warn!(
-            target: "fairlock::server",
-            refusal = %error::refusal(refusal),
-            "the server refuses requests; trying until it accepts them again"
-        ),
-        Note::AcceptsAgain(_) => {
-            tracing::info!(target: "fairlock::server", "the server accepts requests again");
-        }
-    });
 }

@@ -1,0 +1,320 @@
+//! One client whose locks the machine has.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use fairlock_proto::effect::Request;
+use fairlock_proto::error::Cause;
+use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
+use fairlock_proto::keys::{Keys, Kind};
+use fairlock_proto::push::Push;
+use fairlock_proto::settings::Settings;
+use fairlock_proto::time::ServerTime;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::sync::SetOnce;
+use tokio::task::unconstrained;
+use tokio::time::{Sleep, sleep_until, timeout};
+
+use super::after::{After, ForTheTask};
+use super::clock::LocalClock;
+use super::courier::Courier;
+use super::hold::{About, DrivenHold};
+use super::report::Reporter;
+use super::requests::Replied;
+use super::shared::{Answered, Shared};
+use super::without_runtime;
+use crate::engine::context::Context as ClientContext;
+use crate::engine::{Engine, close};
+use crate::store::admission::IN_FLIGHT;
+use crate::store::clock::now;
+use crate::store::{Listener, ServedKeys};
+use crate::sync::Mutex;
+
+/// The only server of a client.
+const NODE: NodeId = NodeId(0);
+
+pub struct Driver {
+    /// It serves all but locks.
+    pub engine: Arc<Engine>,
+    pub clock: LocalClock,
+    shared: Mutex<Shared>,
+    /// The task's, which is the same for as long as it lives.
+    task: OnceLock<Waker>,
+    courier: Mutex<Courier>,
+    reporter: Reporter,
+    /// Something came up for the courier since it began.
+    is_wanted_once_more: AtomicBool,
+    /// How many requests had no answer when it was closed.
+    closed: SetOnce<usize>,
+}
+
+/// What all that belongs to the client shares. The machine closes when nobody has it any longer.
+pub struct Client(Arc<Driver>);
+
+impl Client {
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.0
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.feed(Event::Close);
+    }
+}
+
+impl Driver {
+    /// Takes the locks of this client over.
+    pub fn start(engine: Arc<Engine>) -> Arc<Client> {
+        let clock = LocalClock::new();
+        let shared = Mutex::new(Shared::new(settings(&engine.context), clock));
+        let (courier, task, closed) =
+            (Mutex::new(Courier::new(engine.context.clone())), OnceLock::new(), SetOnce::new());
+        let is_wanted_once_more = AtomicBool::new(false);
+        let reporter = Reporter::default();
+        let driver = Arc::new(Self { engine, clock, shared, task, courier, reporter, is_wanted_once_more, closed });
+        let listener: Arc<dyn Listener> = driver.clone();
+        driver.context().runner.store.listen(Arc::downgrade(&listener));
+        if driver.context().runner.is_connected("") {
+            driver.connected();
+        }
+        // Without tokio's budget: the callers have theirs.
+        driver.context().spawn_unwatched(unconstrained(run(driver.clone())));
+        Arc::new(Client(driver))
+    }
+
+    pub fn context(&self) -> &Arc<ClientContext> {
+        &self.engine.context
+    }
+
+    /// Hands in what needs no answer at once.
+    pub fn feed(&self, event: Event<'_>) {
+        let after = self.step(event);
+        self.finish(after);
+    }
+
+    fn step(&self, event: Event<'_>) -> After {
+        let mut after = After::default();
+        self.shared.lock().step(event, &mut after);
+        after
+    }
+
+    /// Does what was left for when the mutex is free.
+    fn finish(&self, mut after: After) {
+        let work = after.wake();
+        if !after.reports.is_empty() {
+            self.reporter.tell(self.context(), after.reports);
+        }
+        if let Some(unfinished) = after.closed {
+            let _ = self.closed.set(unfinished);
+        }
+        if work == ForTheTask::Something {
+            // Before its first poll it needs none: it looks then.
+            self.task.get().into_iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// The same for a caller, which sends at once what is to be sent: the task would need one more hop.
+    fn finish_and_send(&self, mut after: After) {
+        let sends = std::mem::take(&mut after.sends);
+        self.finish(after);
+        if sends {
+            // Timers and sockets belong to the client's own runtime.
+            let _runtime = self.context().enter();
+            self.carry();
+        }
+    }
+
+    /// Begins a call, whose caller is woken when there is an outcome.
+    pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> (CallId, Option<Answered>) {
+        let mut after = After::default();
+        let begun = self.shared.lock().call(want, about, waker, &mut after);
+        self.finish_and_send(after);
+        begun
+    }
+
+    /// Reads the outcome of a call. After any but a grant the call is over.
+    pub fn poll_call(&self, call: CallId, context: &Context<'_>) -> Poll<Answered> {
+        let (waker, mut after) = (context.waker().clone(), After::default());
+        let polled = self.shared.lock().poll_call(call, waker, &mut after);
+        self.finish(after);
+        polled
+    }
+
+    /// The caller has dropped its future or its guard.
+    pub fn gone(&self, call: CallId) {
+        let mut after = After::default();
+        let _slot = self.shared.lock().gone(call, &mut after);
+        self.finish_and_send(after);
+    }
+
+    /// The guard ends, and its caller waits for the outcome.
+    pub fn unlock(&self, call: CallId, waker: Waker) -> Option<Answered> {
+        let mut after = After::default();
+        let answered = self.shared.lock().unlock(call, waker, &mut after);
+        self.finish_and_send(after);
+        answered
+    }
+
+    /// The holds of this client at this lock.
+    pub fn holds(&self, lock_key: &str) -> Vec<Arc<DrivenHold>> {
+        self.shared.lock().holds(lock_key)
+    }
+
+    /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
+    pub async fn close(&self) -> usize {
+        if !self.context().closing.is_cancelled() {
+            close::warn_of(self.shared.lock().held());
+        }
+        self.feed(Event::Close);
+        // With a limit: in a runtime that is not driven nothing comes to an end.
+        let limit = 4 * self.context().operation_timeout();
+        let waiting = self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait()));
+        waiting.await.and_then(Result::ok).copied().unwrap_or_else(|| self.shared.lock().unfinished())
+    }
+
+    fn connected(&self) {
+        let server = self.context().runner.store.server(NODE.0);
+        let frozen_until = server.and_then(|server| server.boot()).map_or(0, |boot| boot.frozen_until());
+        let micros = server.map_or(0, |server| server.clock().micros_at(now()));
+        let connection = self.shared.lock().next_connection(NODE);
+        self.feed(Event::Link(LinkEvent::Up {
+            connection,
+            server_micros: (micros > 0).then_some(micros),
+            frozen_until: ServerTime(i64::try_from(frozen_until).unwrap_or(i64::MAX)),
+        }));
+    }
+
+    /// Ends the holds that are due. Returns when the next one is.
+    fn next_deadline(&self) -> Option<Instant> {
+        self.feed(Event::Time);
+        let shared = self.shared.lock();
+        let next = shared.next_timer().filter(|_| shared.has_holds())?;
+        Some(self.clock.instant(next))
+    }
+
+    fn connection(&self) -> Connection {
+        self.shared.lock().connection(NODE)
+    }
+}
+
+/// The engine has the other kinds.
+fn is_of_a_lock(push: &Push<'_>, prefix: &str) -> bool {
+    let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = push;
+    Keys::of_lock(prefix, lock).is_some_and(|keys| keys.kind == Kind::Lock)
+}
+
+fn settings(context: &ClientContext) -> Settings {
+    let options = context.options();
+    Settings {
+        client: context.runner.client.id.clone(),
+        prefix: options.prefix.clone(),
+        operation_timeout: options.operation_timeout,
+        waiter_ttl: options.waiter_ttl,
+        poll_interval: options.poll_interval,
+        grant_ttl: options.grant_ttl,
+        first_lease: options.first_lease(),
+        token_ttl: options.token_ttl,
+        lease: options.lease,
+        max_hold: options.max_hold,
+        in_flight: IN_FLIGHT,
+    }
+}
+
+impl Driver {
+    /// Sends and reads what there is, unless another thread is at it: that one then looks once more. So nobody waits here.
+    fn carry(&self) {
+        self.is_wanted_once_more.store(true, Ordering::SeqCst);
+        while self.is_wanted_once_more.load(Ordering::SeqCst)
+            && let Some(mut courier) = self.courier.try_lock()
+        {
+            self.is_wanted_once_more.store(false, Ordering::SeqCst);
+            courier.carry(|answers, outbox| self.exchange(answers, outbox));
+        }
+    }
+
+    /// Hands answers to the machine, and fetches what is to be sent.
+    fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>) {
+        let mut after = After::default();
+        {
+            let mut shared = self.shared.lock();
+            answers.reverse();
+            while let Some((id, reply)) = answers.pop() {
+                shared.step(Event::Replied(id, reply), &mut after);
+            }
+            shared.swap_outbox(outbox);
+        }
+        after.sends = false;
+        self.finish(after);
+    }
+
+    /// Tells the machine when a timer is due. Otherwise the task is woken then.
+    fn keep_time(&self, mut sleep: Pin<&mut Sleep>, context: &mut Context<'_>) {
+        let mut after = After::default();
+        let due = self.shared.lock().time(&mut after);
+        // Comes once more for what is to be sent.
+        self.finish(after);
+        let Some(due) = due.map(|due| self.clock.instant(due).into()) else { return };
+        if sleep.deadline() != due {
+            sleep.as_mut().reset(due);
+        }
+        if sleep.poll_unpin(context).is_ready() {
+            context.waker().wake_by_ref();
+        }
+    }
+}
+
+/// The task. It ends when the machine is closed, and the connection with it.
+pub async fn run(driver: Arc<Driver>) {
+    let mut sleep = pin!(sleep_until(now().into()));
+    poll_fn(|context| {
+        driver.task.get_or_init(|| {
+            driver.courier.lock().serve(context.waker().clone());
+            context.waker().clone()
+        });
+        driver.carry();
+        driver.keep_time(sleep.as_mut(), context);
+        if driver.closed.initialized() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+impl Listener for Driver {
+    fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
+        match Push::decode(payload) {
+            Some(push) if is_of_a_lock(&push, &self.context().options().prefix) => {
+                let after = self.step(Event::Pushed(self.connection(), push));
+                self.finish(after);
+            }
+            _ => self.engine.pushed(from, payload),
+        }
+    }
+
+    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
+        async move {
+            self.connected();
+            self.engine.clone().resumed(keys, broke).await;
+        }
+        .boxed()
+    }
+
+    fn broke(&self) {
+        let cause = Cause(self.context().runner.store.fault(""));
+        let after = self.step(Event::Link(LinkEvent::Down(self.connection(), cause)));
+        self.finish(after);
+    }
+
+    fn gone(self: Arc<Self>) {
+        self.engine.clone().gone();
+        let after = self.step(Event::RuntimeGone);
+        self.finish(after);
+        let holds = self.shared.lock().held();
+        let driver = Arc::downgrade(&self);
+        without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());
+    }
+}
