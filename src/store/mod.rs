@@ -71,6 +71,7 @@ pub trait Store: Send + Sync + 'static {
     fn changes(&self) -> watch::Receiver<()>;
     fn close(&self);
     /// Whether it has a server for each slot of the keys.
+    #[cfg(feature = "_machine")]
     fn is_cluster(&self) -> bool {
         false
     }

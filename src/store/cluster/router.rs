@@ -196,6 +196,7 @@ impl<W: Wire> Store for Router<W> {
         self.find(call, request).boxed()
     }
 
+    #[cfg(feature = "_machine")]
     fn is_cluster(&self) -> bool {
         true
     }
