@@ -169,7 +169,9 @@ impl Driver {
     /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
     pub async fn close(&self) -> usize {
         if !self.context().closing.is_cancelled() {
-            close::warn_of(self.shared.lock().held());
+            // The log is the user's: the mutex is free by then.
+            let held = self.shared.lock().held();
+            close::warn_of(held);
         }
         self.feed(Event::Close);
         // With a limit: in a runtime that is not driven nothing comes to an end.

@@ -93,6 +93,8 @@ pub fn of_unlock(
     }
 }
 
+pub const CLOSED: Ended = Ended::Lost(Loss::Closed);
+
 pub fn loss(loss: machine::Loss) -> Loss {
     match loss {
         machine::Loss::Expired => Loss::Expired,

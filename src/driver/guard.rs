@@ -68,8 +68,8 @@ impl DrivenGuard {
 
 impl Drop for DrivenGuard {
     fn drop(&mut self) {
-        // Before the machine learns of it, which may end the hold: nobody relies on it any more.
-        self.hold.is_given_up();
+        // First: where the machine finds that the hold is lost, this guard has relied on it (P8).
         drop(self.pending.take());
+        self.hold.is_given_up();
     }
 }

@@ -112,9 +112,9 @@ impl DrivenHold {
         self.guards.load(Ordering::Relaxed)
     }
 
-    /// Whether a call that has just re-entered it comes too late.
-    pub fn is_lost_to_others(&self) -> bool {
-        self.end.get().is_some() && self.live() > 0
+    /// How it has ended, if it has.
+    pub fn end(&self) -> Option<Ended> {
+        self.end.get().copied()
     }
 
     /// `None`: nobody has claimed it.

@@ -175,9 +175,9 @@ impl Shared {
         let slot = self.slots.get_mut(call.0)?;
         let outcome = slot.outcome.take()?;
         if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, &slot.hold) {
-            if hold.is_lost_to_others() {
-                self.gone(call, after);
-                return Some(Answered::Failed(CallError::Lost));
+            if let Some(answered) = ended_before_its_claim(hold) {
+                drop(self.gone(call, after));
+                return Some(answered);
             }
             let answered = Answered::Granted(hold.clone(), *way);
             self.step(Event::Claimed(call), after);
@@ -244,6 +244,16 @@ impl Shared {
     pub fn held(&self) -> usize {
         self.holds.values().filter(|hold| hold.is_valid()).count()
     }
+}
+
+/// What a caller hears whose hold has ended before it has read of it.
+fn ended_before_its_claim(hold: &DrivenHold) -> Option<Answered> {
+    Some(match hold.end()? {
+        error::CLOSED => Answered::Failed(CallError::Closed),
+        // It would have re-entered it.
+        _ if hold.live() > 0 => Answered::Failed(CallError::Lost),
+        _ => Answered::PassedOver,
+    })
 }
 
 /// How the machine says that a hold is lost.
