@@ -5,7 +5,7 @@ mod rig;
 use std::time::Duration;
 
 use fairlock_proto::effect::{Note, Outcome, Request};
-use fairlock_proto::error::{CallError, Cause, Fault, Refusal, RefusalKind, RequestError, UnlockError};
+use fairlock_proto::error::{CallError, Cause, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{
     Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId,
 };
@@ -559,4 +559,45 @@ fn an_unlock_behind_the_end_of_the_runtime_says_so_at_once() {
     let outcome = rig.outcome(call);
     assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::RuntimeGone { .. })))), "{outcome:?}");
     assert!(rig.session.is_idle());
+}
+
+/// M2: the first copy of the release frees the lock, a late copy of the acquire takes it again, and the second one frees that.
+#[test]
+fn an_unlock_that_frees_a_late_copy_of_its_acquire_is_no_loss() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::Unlock(call));
+    let (first, Request::Release(_)) = rig.last() else { panic!("it is not released") };
+    rig.refuse(first, RequestError::Unanswered(Fault::Disconnected.into()));
+    rig.pass(SECOND);
+    let (second, Request::Release(_)) = rig.last() else { panic!("the release is not repeated") };
+    rig.answer(second, freed(8));
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Unlocked(Ok(Unlocked::Freed)))), "{outcome:?}");
+}
+
+#[test]
+fn a_hold_whose_deadline_has_passed_is_lost_to_that_and_not_to_close() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.now = rig.now + LEASE;
+    rig.step(Event::Close);
+    rig.step(Event::Unlock(call));
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Lost(Loss::Expired))))), "{outcome:?}");
+}
+
+/// No poll was under way as the connection ended, so no request has failed.
+#[test]
+fn a_wait_whose_server_is_down_does_not_say_that_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
+    let call = rig.call(fairlock_proto::event::Want { manner, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.disconnect();
+    rig.pass(2 * SECOND);
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Failed(CallError::Unreachable(_)))), "{outcome:?}");
 }

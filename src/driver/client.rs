@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -49,6 +49,8 @@ pub struct Driver {
     reporter: Reporter,
     /// Something came up for the courier since it began.
     is_wanted_once_more: AtomicBool,
+    /// The end of the last freeze that the machine knows of, by the server's clock.
+    frozen_until: AtomicU64,
     /// How many requests had no answer when it was closed.
     closed: SetOnce<usize>,
 }
@@ -76,8 +78,18 @@ impl Driver {
         let (courier, task, closed) =
             (Mutex::new(Courier::new(engine.context.clone())), OnceLock::new(), SetOnce::new());
         let is_wanted_once_more = AtomicBool::new(false);
-        let reporter = Reporter::default();
-        let driver = Arc::new(Self { engine, clock, shared, task, courier, reporter, is_wanted_once_more, closed });
+        let (reporter, frozen_until) = (Reporter::default(), AtomicU64::new(0));
+        let driver = Arc::new(Self {
+            engine,
+            clock,
+            shared,
+            task,
+            courier,
+            reporter,
+            is_wanted_once_more,
+            frozen_until,
+            closed,
+        });
         let listener: Arc<dyn Listener> = driver.clone();
         driver.context().runner.store.listen(Arc::downgrade(&listener));
         if driver.context().runner.is_connected("") {
@@ -180,9 +192,15 @@ impl Driver {
         waiting.await.and_then(Result::ok).copied().unwrap_or_else(|| self.shared.lock().unfinished())
     }
 
+    fn server_frozen_until(&self) -> u64 {
+        let server = self.context().runner.store.server(NODE.0);
+        server.and_then(|server| server.boot()).map_or(0, |boot| boot.frozen_until())
+    }
+
     fn connected(&self) {
         let server = self.context().runner.store.server(NODE.0);
-        let frozen_until = server.and_then(|server| server.boot()).map_or(0, |boot| boot.frozen_until());
+        let frozen_until = self.server_frozen_until();
+        self.frozen_until.store(frozen_until, Ordering::Relaxed);
         let micros = server.map_or(0, |server| server.clock().micros_at(now()));
         let connection = self.shared.lock().next_connection(NODE);
         self.feed(Event::Link(LinkEvent::Up {
@@ -253,6 +271,10 @@ impl Driver {
         }
         after.sends = false;
         self.finish(after);
+        // Its data was lost while the connection stood: all of it is asked about, as at a new one.
+        if self.server_frozen_until() != self.frozen_until.load(Ordering::Relaxed) {
+            self.connected();
+        }
     }
 
     /// Tells the machine when a timer is due. Otherwise the task is woken then.
