@@ -1,6 +1,7 @@
 //! One client whose locks the machine has.
 
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -301,7 +302,8 @@ pub async fn run(driver: Arc<Driver>) {
             driver.courier.lock().serve(context.waker().clone());
             context.waker().clone()
         });
-        driver.carry();
+        // Wakers are the callers'. A panic of one must not end the client.
+        let _ = catch_unwind(AssertUnwindSafe(|| driver.carry()));
         driver.keep_time(sleep.as_mut(), context);
         if driver.closed.initialized() { Poll::Ready(()) } else { Poll::Pending }
     })

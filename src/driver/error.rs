@@ -44,7 +44,11 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
 
 /// The machine has faults of its own where the store has the same, or knows more.
 fn cause(cause: Cause, runner: &Runner) -> store::Cause {
-    match cause.0.downcast_ref::<machine::Fault>() {
+    // What the connection that has ended said; by now the store may know why there is no other one.
+    if let Some(Fault::NotConnected | Fault::Disconnected) = cause.0.downcast_ref() {
+        return runner.why_no_answer("");
+    }
+    match cause.0.downcast_ref() {
         Some(machine::Fault::NotConnected | machine::Fault::Disconnected | machine::Fault::NoAnswerYet) => {
             runner.why_no_answer("")
         }
@@ -94,6 +98,7 @@ pub fn of_unlock(
 }
 
 pub const CLOSED: Ended = Ended::Lost(Loss::Closed);
+pub const FORCED: Ended = Ended::Lost(Loss::Forced);
 
 pub fn loss(loss: machine::Loss) -> Loss {
     match loss {

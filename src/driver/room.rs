@@ -1,10 +1,12 @@
 //! Requests that are under way. Their number is bounded by the machine, and the room of one that has ended is used again, so
 //! that a request allocates nothing here.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
 use fairlock_proto::effect::Request;
+use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::RequestId;
 use tokio_util::sync::ReusableBoxFuture;
 
@@ -23,6 +25,7 @@ pub struct Rooms {
 
 /// For one request after the other.
 struct Room {
+    id: RequestId,
     /// `None`: it is free, and a late wake means nothing.
     request: Option<ReusableBoxFuture<'static, Replied>>,
     spare: Option<ReusableBoxFuture<'static, Replied>>,
@@ -63,9 +66,10 @@ impl Rooms {
     }
 
     pub fn begin(&mut self, id: RequestId, request: Request, answers: &mut Vec<Replied>) {
-        let at = self.free.pop().unwrap_or_else(|| self.new_room());
+        let at = self.free.pop().unwrap_or_else(|| self.new_room(id));
         let sending = send(self.context.clone(), id, request);
-        let Room { request, spare, .. } = &mut self.rooms[at];
+        let Room { id: of, request, spare, .. } = &mut self.rooms[at];
+        *of = id;
         *request = Some(match spare.take() {
             Some(mut spare) => {
                 spare.set(sending);
@@ -76,10 +80,10 @@ impl Rooms {
         self.drive(at, answers);
     }
 
-    fn new_room(&mut self) -> usize {
+    fn new_room(&mut self, id: RequestId) -> usize {
         let room = self.rooms.len();
         let waker = Waker::from(Arc::new(RoomWaker { room, woken: self.woken.clone() }));
-        self.rooms.push(Room { request: None, spare: None, waker });
+        self.rooms.push(Room { id, request: None, spare: None, waker });
         room
     }
 
@@ -92,12 +96,22 @@ impl Rooms {
     }
 
     fn drive(&mut self, at: usize, answers: &mut Vec<Replied>) {
-        let Room { request, spare, waker } = &mut self.rooms[at];
+        let Room { id, request, spare, waker } = &mut self.rooms[at];
         let Some(sending) = request else { return };
-        if let Poll::Ready(answer) = sending.poll(&mut Context::from_waker(waker)) {
-            *spare = request.take();
-            self.free.push(at);
-            answers.push(answer);
-        }
+        // A recorder of metrics is the user's. Its panic ends this request alone.
+        let polled = catch_unwind(AssertUnwindSafe(|| sending.poll(&mut Context::from_waker(waker))));
+        let answer = match polled {
+            Ok(Poll::Pending) => return,
+            Ok(Poll::Ready(answer)) => {
+                *spare = request.take();
+                answer
+            }
+            Err(_) => {
+                *request = None;
+                (*id, Err(RequestError::Unanswered(Fault::Disconnected.into())))
+            }
+        };
+        self.free.push(at);
+        answers.push(answer);
     }
 }

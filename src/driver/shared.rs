@@ -250,6 +250,8 @@ impl Shared {
 fn ended_before_its_claim(hold: &DrivenHold) -> Option<Answered> {
     Some(match hold.end()? {
         error::CLOSED => Answered::Failed(CallError::Closed),
+        // Somebody has ended it, and the caller is to learn that from its guard.
+        error::FORCED if hold.live() == 0 => return None,
         // It would have re-entered it.
         _ if hold.live() > 0 => Answered::Failed(CallError::Lost),
         _ => Answered::PassedOver,
