@@ -381,7 +381,9 @@ impl Step<'_> {
     fn found(&mut self, keys: &Arc<Keys>, holder: &PolledHolder) {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         let said = Said::Polled { token: *token };
-        self.has_lock(keys, owner, Seq(*attempt), said, lease_left.unwrap_or_default());
+        if self.has_lock(&keys.lock, owner, Seq(*attempt), said) == Recognition::Unknown {
+            self.leave_unknown(keys.clone(), owner, Seq(*attempt), lease_left.unwrap_or_default());
+        }
     }
 
     fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: &PolledHolder, waiters: &[(Id, Seq)]) {
@@ -391,17 +393,15 @@ impl Step<'_> {
     }
 
     /// The server says that this owner has the lock. What another client has is not for this one to leave.
-    fn has_lock(&mut self, keys: &Arc<Keys>, owner_id: &str, seq: Seq, said: Said, lease: Duration) {
+    fn has_lock(&mut self, lock_key: &Arc<str>, owner_id: &str, seq: Seq, said: Said) -> Recognition {
         if !self.session.common.settings.is_ours(owner_id) {
-            return;
+            return Recognition::Known;
         }
         let mut recognition = Recognition::Unknown;
-        if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, &keys.lock)) {
+        if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, lock_key)) {
             self.with(id, |entry, desk| recognition = entry.has_lock(seq, said, desk));
         }
-        if recognition == Recognition::Unknown {
-            self.leave_unknown(keys.clone(), owner_id, seq, lease);
-        }
+        recognition
     }
 
     /// A copy of an old request has taken the lock, or a server that took over brings back a stale place (R15). With the seq
@@ -431,10 +431,11 @@ impl Step<'_> {
     }
 
     fn granted(&mut self, grant: Grant, ticket: &str, lock_key: &str) {
-        let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, seq.parse().ok()?)));
-        let keys = Keys::of_lock(&self.session.common.settings.prefix, lock_key);
-        if let (Some((owner, seq)), Some(keys)) = (parts, keys) {
-            self.has_lock(&Arc::new(keys), owner, Seq(seq), Said::Pushed(grant), grant.lease);
+        let parts = ticket.rsplit_once(':').and_then(|(owner, seq)| Some((owner, Seq(seq.parse().ok()?))));
+        let Some((owner, seq)) = parts else { return };
+        if self.has_lock(&lock_key.into(), owner, seq, Said::Pushed(grant)) == Recognition::Unknown {
+            let keys = Keys::of_lock(&self.session.common.settings.prefix, lock_key);
+            keys.into_iter().for_each(|keys| self.leave_unknown(Arc::new(keys), owner, seq, grant.lease));
         }
     }
 

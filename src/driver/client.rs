@@ -11,7 +11,7 @@ use std::time::Instant;
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::Cause;
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
-use fairlock_proto::keys::{Keys, Kind};
+use fairlock_proto::keys::{self, Kind, TRACES};
 use fairlock_proto::push::Push;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::time::ServerTime;
@@ -227,7 +227,7 @@ impl Driver {
 /// The engine has the other kinds.
 fn is_of_a_lock(push: &Push<'_>, prefix: &str) -> bool {
     let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = push;
-    Keys::of_lock(prefix, lock).is_some_and(|keys| keys.kind == Kind::Lock)
+    keys::name_in(prefix, lock, TRACES[0]).is_some_and(|(kind, _)| kind == Kind::Lock)
 }
 
 fn settings(context: &ClientContext) -> Settings {
