@@ -699,15 +699,12 @@ impl Prepared {
         id: String,
         spawn_hook: Option<SpawnHook>,
     ) -> Arc<Engine> {
+        let context = Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook);
         #[cfg(feature = "_machine")]
-        if self.servers == 1 && crate::driver::is_wanted(&*store) {
-            return Engine::start_unheard(Context::new(
-                Runner::new(store, options, id),
-                self.runtime.clone(),
-                spawn_hook,
-            ));
+        if self.servers == 1 && crate::driver::is_wanted(&*context.runner.store) {
+            return Engine::start_unheard(context);
         }
-        Engine::start(Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook))
+        Engine::start(context)
     }
 
     /// Returns an engine, which goes on connecting if the first attempt failed, and the outcome of that attempt.

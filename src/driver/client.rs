@@ -56,7 +56,7 @@ pub struct Driver {
     closed: SetOnce<usize>,
 }
 
-/// What all that belongs to the client shares. The machine closes when nobody has it any longer.
+/// Shared by all handles of a client. The machine closes when the last one is dropped.
 pub struct Client(Arc<Driver>);
 
 impl Client {
@@ -248,7 +248,7 @@ fn settings(context: &ClientContext) -> Settings {
 }
 
 impl Driver {
-    /// Sends and reads what there is, unless another thread is at it: that one then looks once more. So nobody waits here.
+    /// Sends requests and reads answers. If another thread is doing that, it looks once more when it is done, so nobody waits here.
     fn carry(&self) {
         self.is_wanted_once_more.store(true, Ordering::SeqCst);
         while self.is_wanted_once_more.load(Ordering::SeqCst)

@@ -18,7 +18,7 @@ use crate::engine::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 
-/// Who asks for a lock, and for which.
+/// A call: its caller, and the lock that it asks for.
 pub struct About {
     pub keys: Arc<Keys>,
     pub owner: Owner,
@@ -43,7 +43,7 @@ impl Named for Arc<About> {
 
 pub struct DrivenHold {
     pub token: u64,
-    /// Of the first call.
+    /// The call that began it.
     pub entry: Arc<About>,
     /// Cancelled when it has ended.
     pub over: CancellationToken,

@@ -10,7 +10,6 @@ use fairlock_proto::error::{Ended, Loss};
 use super::after::Report;
 use super::error;
 use super::hold::DrivenHold;
-use super::shared::loss_of;
 use crate::engine::context::Context;
 use crate::engine::observe::{Lost, Named};
 use crate::store::clock::now;
@@ -19,7 +18,7 @@ use crate::store::runtime::log_line;
 use crate::store::server::Server;
 use crate::sync::Mutex;
 
-/// Tells it.
+/// Writes the log and the metrics, and notifies the watchers of holds.
 #[derive(Default)]
 pub struct Reporter {
     /// What the server refuses everything with, and since when.
@@ -92,12 +91,12 @@ fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
     match ended {
         Ended::Freed => holding.freed(&who, token, held_for),
         Ended::Unconfirmed => holding.forgotten(&who, token, held_for),
-        Ended::Lost(_) => {}
+        Ended::Lost(lost) => {
+            let (loss, is_relied_on) = (error::loss(lost), hold.live() > 0);
+            holding.lost(held_for, loss, is_relied_on);
+            let line = Lost { who, token, held: hold.held_for(), loss };
+            // `close` logs all its losses in one line.
+            if lost == Loss::Closed || !is_relied_on { line.debug() } else { line.warn() }
+        }
     }
-    let Some(loss) = loss_of(ended) else { return };
-    let is_relied_on = hold.live() > 0;
-    holding.lost(held_for, error::loss(loss), is_relied_on);
-    let lost = Lost { who, token, held: hold.held_for(), loss: error::loss(loss) };
-    // `close` logs all its losses in one line.
-    if loss == Loss::Closed || !is_relied_on { lost.debug() } else { lost.warn() }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
-use fairlock_proto::error::{CallError, Ended, Loss, UnlockError, Unlocked};
+use fairlock_proto::error::{CallError, Ended, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, NodeId, RequestId, Want};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
@@ -256,9 +256,4 @@ fn ended_before_its_claim(hold: &DrivenHold) -> Option<Answered> {
         _ if hold.live() > 0 => Answered::Failed(CallError::Lost),
         _ => Answered::PassedOver,
     })
-}
-
-/// How the machine says that a hold is lost.
-pub fn loss_of(ended: Ended) -> Option<Loss> {
-    if let Ended::Lost(loss) = ended { Some(loss) } else { None }
 }

@@ -25,7 +25,7 @@ pub enum Hindrance {
     Unserved,
 }
 
-/// By name: what there is, and since when.
+/// What keeps each name from its waiters at present, and since when.
 #[derive(Default)]
 pub struct Delays {
     present: BTreeMap<usize, Present>,
@@ -43,10 +43,10 @@ struct Present {
 
 impl Delays {
     pub fn granted(&mut self, name: usize, token: u64, now: Instant) {
-        self.granted
-            .entry(name)
-            .and_modify(|last| *last = if last.0 == token { *last } else { (token, now) })
-            .or_insert((token, now));
+        let last = self.granted.entry(name).or_insert((token, now));
+        if last.0 != token {
+            *last = (token, now);
+        }
     }
 
     pub fn look(&mut self, name: usize, hindrance: Option<Hindrance>, now: Instant) -> Option<String> {

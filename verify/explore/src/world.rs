@@ -78,7 +78,7 @@ pub struct World {
     ended: bool,
     calm: Calm,
     order: Order,
-    pub delays: Delays,
+    delays: Delays,
     story: Option<Vec<String>>,
 }
 
