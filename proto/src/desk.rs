@@ -27,7 +27,7 @@ pub const PATIENCE: Duration = Duration::from_millis(250);
 pub struct Common {
     pub settings: Settings,
     pub slots: Slots,
-    /// Few, so that a look at each is cheaper than a tree.
+    /// Each at the place of its number.
     pub nodes: Vec<Node>,
     /// When the first of them has something to do.
     pub node_due: Option<Instant>,
@@ -62,14 +62,19 @@ impl Common {
     }
 
     pub fn node(&mut self, id: NodeId) -> &mut Node {
+        if self.nodes.len() <= usize::from(id.0) {
+            self.add_nodes(id);
+        }
+        &mut self.nodes[usize::from(id.0)]
+    }
+
+    #[cold]
+    fn add_nodes(&mut self, last: NodeId) {
         let timeout = self.settings.operation_timeout;
         // After an operation time-out the connection is looked at, and that has an answer within a second (decision 44).
-        let new = || Node::new(id, BEHIND_AT_MOST + timeout + Duration::from_secs(1));
-        let at = self.nodes.iter().position(|node| node.id == id).unwrap_or_else(|| {
-            self.nodes.push(new());
-            self.nodes.len() - 1
-        });
-        &mut self.nodes[at]
+        let behind = BEHIND_AT_MOST + timeout + Duration::from_secs(1);
+        let known = self.nodes.len();
+        self.nodes.extend((0..=last.0).skip(known).map(|number| Node::new(NodeId(number), behind)));
     }
 
     pub fn node_of(&mut self, slot: u16) -> &mut Node {

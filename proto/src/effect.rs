@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use crate::canonical::Seq;
+use crate::command::Command;
 use crate::error::{CallError, Ended, Loss, Refusal, UnlockError, Unlocked};
-use crate::event::{CallId, Connection, NodeId, RequestId};
+use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
 use crate::keys::Keys;
+use crate::reply::{Decode, Fields, Malformed};
 use crate::requests::acquire::Acquire;
 use crate::requests::leave::Leave;
 use crate::requests::poll::Poll;
 use crate::requests::release::Release;
 use crate::requests::renew::Renew;
+use crate::requests::{ClientArgs, ScriptRequest};
 use crate::time::Instant;
 
 /// To be done by the driver, in their order.
@@ -72,6 +75,40 @@ pub enum Request {
     Renew(Renew),
     Poll(Poll),
     Leave(Leave),
+}
+
+impl Request {
+    pub fn keys(&self) -> &Keys {
+        match self {
+            Self::Acquire(acquire) => &acquire.keys,
+            Self::Release(release) => &release.keys,
+            Self::Renew(renew) => &renew.keys,
+            Self::Poll(poll) => &poll.keys,
+            Self::Leave(leave) => &leave.keys,
+        }
+    }
+
+    /// How it is sent.
+    pub fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
+        match self {
+            Self::Acquire(acquire) => acquire.command(client),
+            Self::Release(release) => release.command(client),
+            Self::Renew(renew) => renew.command(client),
+            Self::Poll(poll) => poll.command(client),
+            Self::Leave(leave) => leave.command(client),
+        }
+    }
+
+    /// What the reply says behind its head.
+    pub fn answer(&self, status: &str, fields: &mut Fields<'_>) -> Result<Answer, Malformed> {
+        Ok(match self {
+            Self::Acquire(_) => Answer::Acquired(Decode::decode(status, fields)?),
+            Self::Release(_) => Answer::Released(Decode::decode(status, fields)?),
+            Self::Renew(_) => Answer::Renewed(Decode::decode(status, fields)?),
+            Self::Poll(_) => Answer::Polled(Box::new(Decode::decode(status, fields)?)),
+            Self::Leave(_) => Answer::Left(Decode::decode(status, fields)?),
+        })
+    }
 }
 
 /// A line for the log.

@@ -13,6 +13,8 @@ pub struct After {
     /// As a rule there is one.
     caller: Option<Waker>,
     callers: Vec<Waker>,
+    /// Of a poll before, and not used any more.
+    replaced: Option<Waker>,
     /// There is something to be sent.
     pub sends: bool,
     /// The task is to come sooner than it plans to.
@@ -43,6 +45,11 @@ impl After {
             caller @ Some(_) if self.caller.is_none() => self.caller = caller,
             caller => self.callers.extend(caller),
         }
+    }
+
+    /// A waker is the user's, and so is what its end does.
+    pub fn drops(&mut self, replaced: Option<Waker>) {
+        self.replaced = replaced;
     }
 
     /// Wakes the callers.

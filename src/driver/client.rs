@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -27,6 +27,7 @@ use super::courier::Courier;
 use super::hold::{About, DrivenHold};
 use super::report::Reporter;
 use super::requests::Replied;
+use super::room::Carrier;
 use super::shared::{Answered, Shared};
 use super::without_runtime;
 use crate::engine::context::Context as ClientContext;
@@ -35,6 +36,9 @@ use crate::store::admission::IN_FLIGHT;
 use crate::store::clock::now;
 use crate::store::{Listener, ServedKeys};
 use crate::sync::Mutex;
+
+/// How often a thread looks once more for others before the task goes on: a caller has its own work.
+const ROUNDS: usize = 8;
 
 /// The only server of a client.
 const NODE: NodeId = NodeId(0);
@@ -76,20 +80,16 @@ impl Driver {
     pub fn start(engine: Arc<Engine>) -> Arc<Client> {
         let clock = LocalClock::new();
         let shared = Mutex::new(Shared::new(settings(&engine.context), clock));
-        let (courier, task, closed) =
-            (Mutex::new(Courier::new(engine.context.clone())), OnceLock::new(), SetOnce::new());
-        let is_wanted_once_more = AtomicBool::new(false);
-        let (reporter, frozen_until) = (Reporter::default(), AtomicU64::new(0));
-        let driver = Arc::new(Self {
-            engine,
+        let driver = Arc::new_cyclic(|driver: &Weak<Self>| Self {
             clock,
             shared,
-            task,
-            courier,
-            reporter,
-            is_wanted_once_more,
-            frozen_until,
-            closed,
+            task: OnceLock::new(),
+            courier: Mutex::new(Courier::new(engine.context.clone(), driver.clone())),
+            reporter: Reporter::default(),
+            is_wanted_once_more: AtomicBool::new(false),
+            frozen_until: AtomicU64::new(0),
+            closed: SetOnce::new(),
+            engine,
         });
         let listener: Arc<dyn Listener> = driver.clone();
         driver.context().runner.store.listen(Arc::downgrade(&listener));
@@ -127,9 +127,13 @@ impl Driver {
             let _ = self.closed.set(unfinished);
         }
         if work == ForTheTask::Something {
-            // Before its first poll it needs none: it looks then.
-            self.task.get().into_iter().for_each(Waker::wake_by_ref);
+            self.wake_task();
         }
+    }
+
+    /// Before its first poll it needs none: it looks then.
+    fn wake_task(&self) {
+        self.task.get().into_iter().for_each(Waker::wake_by_ref);
     }
 
     /// The same for a caller, which sends at once what is to be sent: the task would need one more hop.
@@ -137,8 +141,6 @@ impl Driver {
         let sends = std::mem::take(&mut after.sends);
         self.finish(after);
         if sends {
-            // Timers and sockets belong to the client's own runtime.
-            let _runtime = self.context().enter();
             self.carry();
         }
     }
@@ -153,10 +155,15 @@ impl Driver {
 
     /// Reads the outcome of a call. After any but a grant the call is over.
     pub fn poll_call(&self, call: CallId, context: &Context<'_>) -> Poll<Answered> {
-        let (waker, mut after) = (context.waker().clone(), After::default());
-        let polled = self.shared.lock().poll_call(call, waker, &mut after);
+        let mut after = After::default();
+        let mut answered = self.shared.lock().read(call, &mut after);
+        if answered.is_none() {
+            // Made before the mutex is taken: a waker is the user's.
+            let waker = context.waker().clone();
+            answered = self.shared.lock().wait(call, waker, &mut after);
+        }
         self.finish(after);
-        polled
+        answered.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The caller has dropped its future or its guard.
@@ -248,19 +255,11 @@ fn settings(context: &ClientContext) -> Settings {
 }
 
 impl Driver {
-    /// Sends requests and reads answers. If another thread is doing that, it looks once more when it is done, so nobody waits here.
-    fn carry(&self) {
-        self.is_wanted_once_more.store(true, Ordering::SeqCst);
-        while self.is_wanted_once_more.load(Ordering::SeqCst)
-            && let Some(mut courier) = self.courier.try_lock()
-        {
-            self.is_wanted_once_more.store(false, Ordering::SeqCst);
-            courier.carry(|answers, outbox| self.exchange(answers, outbox));
-        }
-    }
-
     /// Hands answers to the machine, and fetches what is to be sent.
     fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>) {
+        if answers.is_empty() {
+            return self.shared.lock().swap_outbox(outbox);
+        }
         let mut after = After::default();
         {
             let mut shared = self.shared.lock();
@@ -294,14 +293,28 @@ impl Driver {
     }
 }
 
+impl Carrier for Driver {
+    /// Sends requests and reads answers. If another thread is doing that, it looks once more when it is done, so nobody waits here.
+    fn carry(&self) {
+        self.is_wanted_once_more.store(true, Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let Some(mut courier) = self.courier.try_lock() else { return };
+            self.is_wanted_once_more.store(false, Ordering::SeqCst);
+            courier.carry(|answers, outbox| self.exchange(answers, outbox));
+            drop(courier);
+            if !self.is_wanted_once_more.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+        self.wake_task();
+    }
+}
+
 /// The task. It ends when the machine is closed, and the connection with it.
 pub async fn run(driver: Arc<Driver>) {
     let mut sleep = pin!(sleep_until(now().into()));
     poll_fn(|context| {
-        driver.task.get_or_init(|| {
-            driver.courier.lock().serve(context.waker().clone());
-            context.waker().clone()
-        });
+        driver.task.get_or_init(|| context.waker().clone());
         // Wakers are the callers'. A panic of one must not end the client.
         let _ = catch_unwind(AssertUnwindSafe(|| driver.carry()));
         driver.keep_time(sleep.as_mut(), context);

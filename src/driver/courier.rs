@@ -1,13 +1,12 @@
 //! Sends what the machine has to send, and brings the answers. One thread at a time, so that requests go out in their order.
 
-use std::sync::Arc;
-use std::task::Waker;
+use std::sync::{Arc, Weak};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::event::RequestId;
 
 use super::requests::Replied;
-use super::room::Rooms;
+use super::room::{Carrier, Rooms};
 use crate::engine::context::Context;
 
 pub struct Courier {
@@ -17,13 +16,8 @@ pub struct Courier {
 }
 
 impl Courier {
-    pub fn new(context: Arc<Context>) -> Self {
-        Self { rooms: Rooms::new(context), answers: Vec::new(), outbox: Vec::new() }
-    }
-
-    /// The task that is to be woken when a request can go on.
-    pub fn serve(&self, task: Waker) {
-        self.rooms.serve(task);
+    pub fn new(context: Arc<Context>, carrier: Weak<dyn Carrier>) -> Self {
+        Self { rooms: Rooms::new(context, carrier), answers: Vec::new(), outbox: Vec::new() }
     }
 
     /// `exchange`: hands answers in, and fetches what is to be sent.

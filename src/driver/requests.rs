@@ -1,41 +1,96 @@
-//! Sends one request of the machine, and reads its answer.
+//! One request of the machine on its way.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::RequestError;
-use fairlock_proto::event::{Answer, Reply, RequestId};
-use fairlock_proto::requests::ScriptRequest;
+use fairlock_proto::event::{Reply, RequestId};
+use fairlock_proto::reply::ScriptReply;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tokio::task::unconstrained;
 
 use super::error;
-use crate::engine::context::Context;
-use crate::store::Priority;
-use crate::store::runner::Read;
+use crate::engine::context::Context as ClientContext;
+use crate::metrics::RequestMetrics;
+use crate::store::call::Post;
+use crate::store::clock::now;
+use crate::store::error as store;
 
 /// An answer, and the request that it is to.
 pub type Replied = (RequestId, Result<Reply, RequestError>);
 
-pub async fn send(context: Arc<Context>, id: RequestId, request: Request) -> Replied {
-    let number = id.number.0;
-    let replied = match &request {
-        Request::Acquire(acquire) => ask(&context, number, acquire, Answer::Acquired).await,
-        Request::Release(release) => ask(&context, number, release, Answer::Released).await,
-        // Boxed: these are rare, and each request would have room for them.
-        Request::Renew(renew) => Box::pin(ask(&context, number, renew, Answer::Renewed)).await,
-        Request::Poll(poll) => Box::pin(ask(&context, number, poll, |polled| Answer::Polled(Box::new(polled)))).await,
-        Request::Leave(leave) => Box::pin(ask(&context, number, leave, Answer::Left)).await,
-    };
-    (id, replied)
+type Answered = Result<ScriptReply, store::RequestError>;
+
+/// A request that has no answer yet.
+pub struct UnderWay {
+    pub id: RequestId,
+    request: Request,
+    observed: RequestMetrics,
+    way: Way,
 }
 
-async fn ask<R: ScriptRequest>(
-    context: &Context,
-    number: u64,
-    request: &R,
-    kind: impl FnOnce(R::Reply) -> Answer,
-) -> Result<Reply, RequestError> {
-    // The machine keeps limits and order, so all of them are as urgent for the connection.
-    let asked = context.runner.ask_at_once(request, number, Priority::Urgent).await;
-    let Read { server_micros, body } = asked.map_err(error::of_request)?;
-    Ok(Reply { server_micros, answer: kind(body) })
+enum Way {
+    /// As a rule.
+    ByPost,
+    /// The post does not take it, or the server lacks what it needs.
+    Long(BoxFuture<'static, Answered>),
+}
+
+/// The post of a room, if the store has any.
+pub type RoomPost = Option<Box<dyn Post>>;
+
+impl UnderWay {
+    pub fn begin(client: &Arc<ClientContext>, id: RequestId, request: Request, post: &mut RoomPost) -> Self {
+        let (runner, number) = (&client.runner, id.number.0);
+        let observed = runner.options.metrics.request(now);
+        let is_taken = post.as_mut().is_some_and(|post| runner.hand_over(&request, number, &mut **post));
+        let way = if is_taken { Way::ByPost } else { long_way(client, &request, number) };
+        Self { id, request, observed, way }
+    }
+
+    pub fn poll(
+        &mut self,
+        client: &Arc<ClientContext>,
+        post: &mut RoomPost,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Reply, RequestError>> {
+        let number = self.id.number.0;
+        let answered = ready!(self.poll_sending(client, post, context));
+        if matches!(self.way, Way::ByPost) && lacks_something(&answered) {
+            self.way = long_way(client, &self.request, number);
+            return self.poll(client, post, context);
+        }
+        let read = client.runner.end(&self.observed, &self.request, number, answered);
+        Poll::Ready(read.map_err(error::of_request))
+    }
+
+    fn poll_sending(
+        &mut self,
+        client: &ClientContext,
+        post: &mut RoomPost,
+        context: &mut Context<'_>,
+    ) -> Poll<Answered> {
+        match (&mut self.way, post) {
+            (Way::ByPost, Some(post)) => post.poll(context),
+            (Way::ByPost, None) => Poll::Pending,
+            (Way::Long(sending), _) => {
+                // Timers and tasks belong to the client's own runtime.
+                let _runtime = client.enter();
+                pin!(unconstrained(sending)).poll(context)
+            }
+        }
+    }
+}
+
+fn lacks_something(answered: &Answered) -> bool {
+    matches!(answered, Err(store::RequestError::Refused(refusal)) if refusal.is_of_a_lack())
+}
+
+fn long_way(client: &Arc<ClientContext>, request: &Request, number: u64) -> Way {
+    let (client, request) = (client.clone(), request.clone());
+    Way::Long(async move { client.runner.send_the_long_way(&request, number).await }.boxed())
 }

@@ -2,17 +2,21 @@
 //! that a request allocates nothing here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::RequestId;
-use tokio_util::sync::ReusableBoxFuture;
 
-use super::requests::{Replied, send};
+use super::requests::{Replied, RoomPost, UnderWay};
 use crate::engine::context::Context as ClientContext;
 use crate::sync::Mutex;
+
+/// Who goes on with requests that were woken.
+pub trait Carrier: Send + Sync + 'static {
+    fn carry(&self);
+}
 
 pub struct Rooms {
     context: Arc<ClientContext>,
@@ -25,18 +29,16 @@ pub struct Rooms {
 
 /// For one request after the other.
 struct Room {
-    id: RequestId,
     /// `None`: it is free, and a late wake means nothing.
-    request: Option<ReusableBoxFuture<'static, Replied>>,
-    spare: Option<ReusableBoxFuture<'static, Replied>>,
+    request: Option<UnderWay>,
+    post: RoomPost,
     waker: Waker,
 }
 
 /// The rooms whose requests can go on.
-#[derive(Default)]
 struct Woken {
     rooms: Mutex<Vec<usize>>,
-    task: OnceLock<Waker>,
+    carrier: Weak<dyn Carrier>,
 }
 
 struct RoomWaker {
@@ -49,41 +51,40 @@ impl Wake for RoomWaker {
         self.wake_by_ref();
     }
 
+    /// Takes the answer where it arrives, in the connection's task: another task between the two would cost a hop.
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.rooms.lock().push(self.room);
-        self.woken.task.get().into_iter().for_each(Waker::wake_by_ref);
+        self.woken.carrier.upgrade().into_iter().for_each(|carrier| carrier.carry());
     }
 }
 
 impl Rooms {
-    pub fn new(context: Arc<ClientContext>) -> Self {
-        Self { context, rooms: Vec::new(), free: Vec::new(), woken: Arc::default(), polled: Vec::new() }
-    }
-
-    /// The task that is to be woken when a request can go on.
-    pub fn serve(&self, task: Waker) {
-        let _ = self.woken.task.set(task);
+    pub fn new(context: Arc<ClientContext>, carrier: Weak<dyn Carrier>) -> Self {
+        let woken = Arc::new(Woken { rooms: Mutex::default(), carrier });
+        Self { context, rooms: Vec::new(), free: Vec::new(), woken, polled: Vec::new() }
     }
 
     pub fn begin(&mut self, id: RequestId, request: Request, answers: &mut Vec<Replied>) {
-        let at = self.free.pop().unwrap_or_else(|| self.new_room(id));
-        let sending = send(self.context.clone(), id, request);
-        let Room { id: of, request, spare, .. } = &mut self.rooms[at];
-        *of = id;
-        *request = Some(match spare.take() {
-            Some(mut spare) => {
-                spare.set(sending);
-                spare
+        let at = self.free.pop().unwrap_or_else(|| self.new_room());
+        let Room { request: under_way, post, .. } = &mut self.rooms[at];
+        // A recorder of metrics is the user's. Its panic ends this request alone.
+        let begin = || UnderWay::begin(&self.context, id, request, post);
+        match catch_unwind(AssertUnwindSafe(begin)) {
+            Ok(begun) => {
+                *under_way = Some(begun);
+                self.drive(at, answers);
             }
-            None => ReusableBoxFuture::new(sending),
-        });
-        self.drive(at, answers);
+            Err(_) => {
+                self.free.push(at);
+                answers.push(panicked(id));
+            }
+        }
     }
 
-    fn new_room(&mut self, id: RequestId) -> usize {
+    fn new_room(&mut self) -> usize {
         let room = self.rooms.len();
         let waker = Waker::from(Arc::new(RoomWaker { room, woken: self.woken.clone() }));
-        self.rooms.push(Room { id, request: None, spare: None, waker });
+        self.rooms.push(Room { request: None, post: self.context.runner.store.post(), waker });
         room
     }
 
@@ -96,22 +97,24 @@ impl Rooms {
     }
 
     fn drive(&mut self, at: usize, answers: &mut Vec<Replied>) {
-        let Room { id, request, spare, waker } = &mut self.rooms[at];
-        let Some(sending) = request else { return };
-        // A recorder of metrics is the user's. Its panic ends this request alone.
-        let polled = catch_unwind(AssertUnwindSafe(|| sending.poll(&mut Context::from_waker(waker))));
-        let answer = match polled {
+        let Room { request, post, waker } = &mut self.rooms[at];
+        let Some(under_way) = request else { return };
+        let id = under_way.id;
+        let mut poll = || under_way.poll(&self.context, post, &mut Context::from_waker(waker));
+        let answer = match catch_unwind(AssertUnwindSafe(&mut poll)) {
             Ok(Poll::Pending) => return,
-            Ok(Poll::Ready(answer)) => {
-                *spare = request.take();
-                answer
-            }
+            Ok(Poll::Ready(answer)) => (id, answer),
             Err(_) => {
-                *request = None;
-                (*id, Err(RequestError::Unanswered(Fault::Disconnected.into())))
+                *post = self.context.runner.store.post();
+                panicked(id)
             }
         };
+        *request = None;
         self.free.push(at);
         answers.push(answer);
     }
+}
+
+fn panicked(id: RequestId) -> Replied {
+    (id, Err(RequestError::Unanswered(Fault::Disconnected.into())))
 }

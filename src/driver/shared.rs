@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
 use fairlock_proto::error::{CallError, Ended, UnlockError, Unlocked};
@@ -156,22 +156,23 @@ impl Shared {
         (call, self.read(call, after))
     }
 
-    pub fn poll_call(&mut self, call: CallId, waker: Waker, after: &mut After) -> Poll<Answered> {
-        if let Some(answered) = self.read(call, after) {
-            return Poll::Ready(answered);
-        }
-        let Some(slot) = self.slots.get_mut(call.0) else { return Poll::Pending };
-        let was_woken = slot.waker.replace(waker).is_none();
+    /// Has the waker woken when there is an outcome, if there is none yet.
+    pub fn wait(&mut self, call: CallId, waker: Waker, after: &mut After) -> Option<Answered> {
+        let answered = self.read(call, after);
+        let Some(slot) = self.slots.get_mut(call.0).filter(|_| answered.is_none()) else { return answered };
+        let before = slot.waker.replace(waker);
+        let was_woken = before.is_none();
+        after.drops(before);
         // A task that is polled while it waits, and not for the wait, has other work.
         if !was_woken && slot.attention == Attention::Undisturbed {
             slot.attention = Attention::Disturbed;
             self.step(Event::Disturbed(call), after);
         }
-        Poll::Pending
+        None
     }
 
     /// Takes the outcome of a call, if it is there.
-    fn read(&mut self, call: CallId, after: &mut After) -> Option<Answered> {
+    pub fn read(&mut self, call: CallId, after: &mut After) -> Option<Answered> {
         let slot = self.slots.get_mut(call.0)?;
         let outcome = slot.outcome.take()?;
         if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, &slot.hold) {
@@ -199,7 +200,7 @@ impl Shared {
     }
 
     pub fn unlock(&mut self, call: CallId, waker: Waker, after: &mut After) -> Option<Answered> {
-        self.slots.get_mut(call.0)?.waker = Some(waker);
+        after.drops(self.slots.get_mut(call.0)?.waker.replace(waker));
         self.step(Event::Unlock(call), after);
         self.read(call, after)
     }

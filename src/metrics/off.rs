@@ -1,6 +1,8 @@
 //! Without the feature `metrics`: nothing. Each method stands beside the one of its name in `on.rs`.
 
 use std::time::Duration;
+#[cfg(feature = "_machine")]
+use std::time::Instant;
 
 use super::outcome::NotAcquired;
 
@@ -17,6 +19,14 @@ pub struct LockMetrics(());
 
 pub struct Counted(());
 
+#[cfg(feature = "_machine")]
+pub struct RequestMetrics(());
+
+#[cfg(feature = "_machine")]
+impl RequestMetrics {
+    pub fn answered(&self, _now: impl FnOnce() -> Instant) {}
+}
+
 impl Metrics {
     pub fn new(_options: &MetricsOptions, _node: Option<&str>) -> Self {
         Self(())
@@ -28,6 +38,11 @@ impl Metrics {
 
     pub fn in_flight(&self) -> Counted {
         Counted(())
+    }
+
+    #[cfg(feature = "_machine")]
+    pub fn request(&self, _now: impl FnOnce() -> Instant) -> RequestMetrics {
+        RequestMetrics(())
     }
 
     pub fn round_trip(&self, _took: impl FnOnce() -> Duration) {}

@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+#[cfg(feature = "_machine")]
+use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
 
@@ -135,6 +137,21 @@ fn count(labels: &[&str], counters: &[Counter], label: &str) {
 /// Counts one in a gauge until it is dropped.
 pub struct Counted(Gauge);
 
+/// A request that has no answer yet.
+#[cfg(feature = "_machine")]
+pub struct RequestMetrics {
+    metrics: Metrics,
+    sent: Instant,
+    _in_flight: Counted,
+}
+
+#[cfg(feature = "_machine")]
+impl RequestMetrics {
+    pub fn answered(&self, now: impl FnOnce() -> Instant) {
+        self.metrics.round_trip(|| now().saturating_duration_since(self.sent));
+    }
+}
+
 /// Looks for handles, all with the same labels.
 struct Register<'a> {
     labels: &'a [Label],
@@ -222,6 +239,12 @@ impl Metrics {
 
     pub fn in_flight(&self) -> Counted {
         Counted::new(&self.0.in_flight)
+    }
+
+    /// The request is in flight until this is dropped.
+    #[cfg(feature = "_machine")]
+    pub fn request(&self, now: impl FnOnce() -> Instant) -> RequestMetrics {
+        RequestMetrics { metrics: self.clone(), sent: now(), _in_flight: self.in_flight() }
     }
 
     pub fn round_trip(&self, took: impl FnOnce() -> Duration) {

@@ -1,8 +1,25 @@
 //! A command on its way.
 
+#[cfg(feature = "_machine")]
+use std::task::{Context, Poll};
+
 use fairlock_proto::command::Command;
+#[cfg(feature = "_machine")]
+use fairlock_proto::reply::ScriptReply;
 
 use super::admission::Priority;
+#[cfg(feature = "_machine")]
+use super::error::RequestError;
+
+/// Brings one request after the other to a server, with as little as that takes.
+#[cfg(feature = "_machine")]
+pub trait Post: Send {
+    /// Whether it took the request: else it takes [`Store::run`](super::Store::run). So it does after a refusal that
+    /// [`is_of_a_lack`](super::error::Refusal::is_of_a_lack).
+    fn take(&mut self, call: Call<'_>, request: u64) -> bool;
+    /// What came of the request that it took last.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>>;
+}
 
 /// One run of a script.
 #[derive(Clone, Copy)]

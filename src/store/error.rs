@@ -117,6 +117,12 @@ impl Refusal {
         self.code == "NOBOOT"
     }
 
+    /// The server has not the script of the request, or not the record of its start. Nothing was run.
+    #[cfg(feature = "_machine")]
+    pub(crate) fn is_of_a_lack(&self) -> bool {
+        self.code == "NOSCRIPT" || self.lacks_boot()
+    }
+
     /// A cluster's errors about one slot: its keys are on the move, or no node has it. Others are of the whole server.
     pub(crate) fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")

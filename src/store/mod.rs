@@ -44,6 +44,8 @@ use tokio::sync::watch;
 
 pub use admission::Priority;
 use call::Call;
+#[cfg(feature = "_machine")]
+use call::Post;
 use cluster::identity::Masters;
 use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
@@ -63,6 +65,11 @@ pub trait Store: Send + Sync + 'static {
     fn fault(&self, lock_key: &str) -> Cause;
     /// Runs one script at the server of its keys; `request` is its first argument, which the reply echoes.
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
+    /// A post to the server. `None`: it takes [`run`](Self::run).
+    #[cfg(feature = "_machine")]
+    fn post(&self) -> Option<Box<dyn Post>> {
+        None
+    }
     fn listen(&self, listener: Weak<dyn Listener>);
     /// The seats of the servers; a single one has seat 0.
     fn seats(&self) -> Vec<u16>;

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "_machine")]
+use fairlock_proto::effect::Request;
+#[cfg(feature = "_machine")]
+use fairlock_proto::event::Reply;
 use fairlock_proto::keys;
 use fairlock_proto::reply::{Decode, Fields, Head, Malformed, ScriptReply};
 use fairlock_proto::requests::{self, ClientArgs, ScriptRequest};
@@ -14,11 +18,15 @@ use tokio::time::timeout_at;
 use super::admission::InFlight;
 use super::boot::Boot;
 use super::call::Call;
+#[cfg(feature = "_machine")]
+use super::call::Post;
 use super::clock::{ServerClock, is_over, millis, now};
 use super::error::{Cause, Fault, Refusal, RequestError};
 use super::options::Options;
 use super::server::{Server, Told};
 use super::{Priority, Ran, Store};
+#[cfg(feature = "_machine")]
+use crate::metrics::RequestMetrics;
 
 /// A reply, with the instant before its request was sent.
 #[derive(Clone)]
@@ -220,29 +228,37 @@ impl Runner {
         })
     }
 
-    /// The same without a limit, a gate or a time-out: who asks has its own.
+    /// Whether this post took the request. Without a limit, a gate or a time-out: who asks has its own.
     #[cfg(feature = "_machine")]
-    pub async fn ask_at_once<R: ScriptRequest>(
-        &self,
-        request: &R,
-        number: u64,
-        priority: Priority,
-    ) -> Result<Read<R::Reply>, RequestError> {
+    pub fn hand_over(&self, request: &Request, number: u64, post: &mut dyn Post) -> bool {
         let command = || request.command(&self.client);
-        let call = Call::new(&command, &request.keys().lock, priority);
-        let (sent, metrics) = (now(), &self.options.metrics);
-        let _in_flight = metrics.in_flight();
-        let ran = self.store.run(call, number).await;
-        let Ran { reply, by } = ran.inspect_err(|error| {
+        post.take(Call::new(&command, &request.keys().lock, Priority::Urgent), number)
+    }
+
+    /// Sends a request that no post takes.
+    #[cfg(feature = "_machine")]
+    pub async fn send_the_long_way(&self, request: &Request, number: u64) -> Result<ScriptReply, RequestError> {
+        let command = || request.command(&self.client);
+        let call = Call::new(&command, &request.keys().lock, Priority::Urgent);
+        self.store.run(call, number).await.map(|ran| ran.reply)
+    }
+
+    /// Reads what came of it.
+    #[cfg(feature = "_machine")]
+    pub fn end(
+        &self,
+        observed: &RequestMetrics,
+        request: &Request,
+        number: u64,
+        outcome: Result<ScriptReply, RequestError>,
+    ) -> Result<Reply, RequestError> {
+        let reply = outcome.inspect_err(|error| {
             if let RequestError::Refused(refusal) = error {
-                metrics.refused(&refusal.code);
+                self.options.metrics.refused(&refusal.code);
             }
         })?;
-        metrics.round_trip(|| now().saturating_duration_since(sent));
-        read(number, &reply).map_err(|error| {
-            by.distrust();
-            RequestError::Unanswered(Arc::new(error))
-        })
+        observed.answered(now);
+        read(number, request, &reply).map_err(|error| self.distrust(&request.keys().lock, error))
     }
 
     /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.
@@ -301,18 +317,11 @@ fn decode<T: Decode>(
     Ok(Answer { sent, body: T::decode(head.status, &mut fields)?, server_ms: head.server_ms() })
 }
 
-/// A reply, and the server's clock in microseconds since 1970 where the script has read it.
 #[cfg(feature = "_machine")]
-pub struct Read<T> {
-    pub server_micros: Option<i64>,
-    pub body: T,
-}
-
-#[cfg(feature = "_machine")]
-fn read<T: Decode>(request: u64, reply: &ScriptReply) -> Result<Read<T>, Malformed> {
-    let (head, mut fields) = head_of(request, reply)?;
+fn read(number: u64, request: &Request, reply: &ScriptReply) -> Result<Reply, Malformed> {
+    let (head, mut fields) = head_of(number, reply)?;
     let server_micros = (head.seconds > 0).then_some(head.seconds * 1_000_000 + head.micros);
-    Ok(Read { server_micros, body: T::decode(head.status, &mut fields)? })
+    Ok(Reply { server_micros, answer: request.answer(head.status, &mut fields)? })
 }
 
 fn head_of<'a>(request: u64, reply: &'a ScriptReply) -> Result<(Head<'a>, Fields<'a>), Malformed> {

@@ -28,6 +28,8 @@ use tokio::sync::watch;
 use super::admission::Admission;
 use super::boot::Boot;
 use super::call::Call;
+#[cfg(feature = "_machine")]
+use super::call::Post;
 use super::clock::ServerClock;
 use super::connect_options::Address;
 use super::error::{Cause, RequestError};
@@ -193,6 +195,11 @@ impl<W: Wire> Store for Node<W> {
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         async move { Ok(Ran { reply: W::run(&self.inner, call, request).await?, by: self }) }.boxed()
+    }
+
+    #[cfg(feature = "_machine")]
+    fn post(&self) -> Option<Box<dyn Post>> {
+        W::post(&self.inner)
     }
 
     fn listen(&self, listener: Weak<dyn Listener>) {

@@ -1,15 +1,25 @@
 //! The way to Redis or Valkey: requests, pings and reconnects.
 
+#[cfg(feature = "_machine")]
+use std::future::Future;
 use std::net::SocketAddr;
+#[cfg(feature = "_machine")]
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "_machine")]
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fairlock_proto::keys::{self, Keys};
 use fairlock_proto::reply::ScriptReply;
+#[cfg(feature = "_machine")]
+use futures::{FutureExt, future::BoxFuture, pending};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
+#[cfg(feature = "_machine")]
+use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
 use super::Node;
@@ -17,6 +27,8 @@ use super::wire::{Supervised, Wire};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::backoff::Backoff;
 use crate::store::call::Call;
+#[cfg(feature = "_machine")]
+use crate::store::call::Post;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::connection::{Connection, KnownScripts};
@@ -237,26 +249,13 @@ impl Wire for NetworkWire {
         {
             outcome = Box::pin(connection.evaluate(known, call, request)).await;
         }
-        // A refusal is an answer too.
-        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
-            node.wire.hear();
-        }
-        if let Err(RequestError::Refused(refusal)) = &mut outcome {
-            // A demoted primary may keep its connections open. Without this the client would stay with it
-            // and hear READONLY forever. Dialling again asks for the name anew.
-            if refusal.means_another_primary() {
-                connection.dead.cancel();
-            }
-            // A right was taken away since the connection was made. If it is missing inside a script the
-            // server does not name it.
-            if refusal.is_about_rights() {
-                let missing = Box::pin(node.missing_rights(&connection)).await;
-                if !missing.is_empty() {
-                    refusal.lacks(&missing);
-                }
-            }
-        }
+        node.learn_from(&connection, &mut outcome).await;
         outcome
+    }
+
+    #[cfg(feature = "_machine")]
+    fn post(node: &Arc<Supervised<Self>>) -> Option<Box<dyn Post>> {
+        Some(Box::new(NetworkPost::new(node.clone())))
     }
 
     async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
@@ -307,6 +306,30 @@ impl Wire for NetworkWire {
     }
 }
 
+impl Supervised<NetworkWire> {
+    async fn learn_from(&self, connection: &Connection, outcome: &mut Result<ScriptReply, RequestError>) {
+        // A refusal is an answer too.
+        if matches!(outcome, Ok(_) | Err(RequestError::Refused(_))) {
+            self.wire.hear();
+        }
+        if let Err(RequestError::Refused(refusal)) = outcome {
+            // A demoted primary may keep its connections open. Without this the client would stay with it
+            // and hear READONLY forever. Dialling again asks for the name anew.
+            if refusal.means_another_primary() {
+                connection.dead.cancel();
+            }
+            // A right was taken away since the connection was made. If it is missing inside a script the
+            // server does not name it.
+            if refusal.is_about_rights() {
+                let missing = Box::pin(self.missing_rights(connection)).await;
+                if !missing.is_empty() {
+                    refusal.lacks(&missing);
+                }
+            }
+        }
+    }
+}
+
 impl NetworkWire {
     /// The server that this name led to before.
     pub fn led_to(&self, name: Option<Name>) -> Option<NamedServer> {
@@ -319,6 +342,63 @@ impl NetworkWire {
 
     fn silent_for(&self) -> Duration {
         now().saturating_duration_since(*self.heard.lock())
+    }
+}
+
+/// Brings requests without a future for each: its own goes on with the next one where it has ended the one before. A new one
+/// would be over a kilobyte that is made, moved and freed.
+#[cfg(feature = "_machine")]
+pub struct NetworkPost {
+    node: Arc<Supervised<NetworkWire>>,
+    bag: Arc<Bag>,
+    rounds: BoxFuture<'static, ()>,
+}
+
+/// What passes between the post and its future.
+#[cfg(feature = "_machine")]
+#[derive(Default)]
+struct Bag {
+    taken: Mutex<Option<(Arc<Connection>, redis::Cmd)>>,
+    reply: Mutex<Option<Result<ScriptReply, RequestError>>>,
+}
+
+#[cfg(feature = "_machine")]
+impl NetworkPost {
+    pub fn new(node: Arc<Supervised<NetworkWire>>) -> Self {
+        let bag = Arc::new(Bag::default());
+        Self { rounds: rounds(node.clone(), bag.clone()).boxed(), node, bag }
+    }
+}
+
+#[cfg(feature = "_machine")]
+async fn rounds(node: Arc<Supervised<NetworkWire>>, bag: Arc<Bag>) {
+    loop {
+        let taken = bag.taken.lock().take();
+        match taken {
+            Some((connection, command)) => {
+                let mut outcome = connection.evaluate_command(&command).await;
+                node.learn_from(&connection, &mut outcome).await;
+                *bag.reply.lock() = Some(outcome);
+            }
+            None => pending!(),
+        }
+    }
+}
+
+#[cfg(feature = "_machine")]
+impl Post for NetworkPost {
+    fn take(&mut self, call: Call<'_>, request: u64) -> bool {
+        let Some(connection) = self.node.link.connection(Priority::Urgent) else { return false };
+        let Some(command) = connection.command_by_sha1(&self.node.wire.known, call, request) else { return false };
+        *self.bag.taken.lock() = Some((connection, command));
+        true
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>> {
+        // Without tokio's budget: it belongs to the task that happens to run now.
+        let _ = pin!(unconstrained(&mut self.rounds)).poll(context);
+        let reply = self.bag.reply.lock().take();
+        reply.map_or(Poll::Pending, Poll::Ready)
     }
 }
 

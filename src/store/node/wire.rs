@@ -14,6 +14,8 @@ use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
 use crate::store::boot::Boot;
 use crate::store::call::Call;
+#[cfg(feature = "_machine")]
+use crate::store::call::Post;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
 use crate::store::error::RequestError;
@@ -41,6 +43,10 @@ pub trait Wire: Send + Sync + Sized + 'static {
         call: Call<'_>,
         request: u64,
     ) -> impl Future<Output = Result<ScriptReply, RequestError>> + Send;
+    #[cfg(feature = "_machine")]
+    fn post(_node: &Arc<Supervised<Self>>) -> Option<Box<dyn Post>> {
+        None
+    }
     /// Sends one command that changes nothing.
     fn ask(node: &Supervised<Self>, words: &[&str]) -> impl Future<Output = Result<Told, RequestError>> + Send;
     fn address(&self) -> String;
