@@ -131,11 +131,6 @@ impl Driver {
         }
     }
 
-    /// Before its first poll it needs none: it looks then.
-    fn wake_task(&self) {
-        self.task.get().into_iter().for_each(Waker::wake_by_ref);
-    }
-
     /// The same for a caller, which sends at once what is to be sent: the task would need one more hop.
     fn finish_and_send(&self, mut after: After) {
         let sends = std::mem::take(&mut after.sends);
@@ -307,6 +302,11 @@ impl Carrier for Driver {
             }
         }
         self.wake_task();
+    }
+
+    /// Before its first poll it needs none: it looks then.
+    fn wake_task(&self) {
+        self.task.get().into_iter().for_each(Waker::wake_by_ref);
     }
 }
 

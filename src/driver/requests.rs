@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::RequestError;
@@ -43,6 +43,14 @@ enum Way {
 /// The post of a room, if the store has any.
 pub type RoomPost = Option<Box<dyn Post>>;
 
+/// Those of a room.
+pub struct Wakers {
+    /// For its post.
+    pub in_place: Waker,
+    /// For what goes the long way.
+    pub by_task: Waker,
+}
+
 impl UnderWay {
     pub fn begin(client: &Arc<ClientContext>, id: RequestId, request: Request, post: &mut RoomPost) -> Self {
         let (runner, number) = (&client.runner, id.number.0);
@@ -56,31 +64,26 @@ impl UnderWay {
         &mut self,
         client: &Arc<ClientContext>,
         post: &mut RoomPost,
-        context: &mut Context<'_>,
+        wakers: &Wakers,
     ) -> Poll<Result<Reply, RequestError>> {
         let number = self.id.number.0;
-        let answered = ready!(self.poll_sending(client, post, context));
+        let answered = ready!(self.poll_sending(client, post, wakers));
         if matches!(self.way, Way::ByPost) && lacks_something(&answered) {
             self.way = long_way(client, &self.request, number);
-            return self.poll(client, post, context);
+            return self.poll(client, post, wakers);
         }
         let read = client.runner.end(&self.observed, &self.request, number, answered);
         Poll::Ready(read.map_err(error::of_request))
     }
 
-    fn poll_sending(
-        &mut self,
-        client: &ClientContext,
-        post: &mut RoomPost,
-        context: &mut Context<'_>,
-    ) -> Poll<Answered> {
+    fn poll_sending(&mut self, client: &ClientContext, post: &mut RoomPost, wakers: &Wakers) -> Poll<Answered> {
         match (&mut self.way, post) {
-            (Way::ByPost, Some(post)) => post.poll(context),
+            (Way::ByPost, Some(post)) => post.poll(&mut Context::from_waker(&wakers.in_place)),
             (Way::ByPost, None) => Poll::Pending,
             (Way::Long(sending), _) => {
                 // Timers and tasks belong to the client's own runtime.
                 let _runtime = client.enter();
-                pin!(unconstrained(sending)).poll(context)
+                pin!(unconstrained(sending)).poll(&mut Context::from_waker(&wakers.by_task))
             }
         }
     }

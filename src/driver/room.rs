@@ -3,19 +3,22 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::RequestId;
 
-use super::requests::{Replied, RoomPost, UnderWay};
+use super::requests::{Replied, RoomPost, UnderWay, Wakers};
 use crate::engine::context::Context as ClientContext;
 use crate::sync::Mutex;
 
 /// Who goes on with requests that were woken.
 pub trait Carrier: Send + Sync + 'static {
+    /// Here and now.
     fn carry(&self);
+    /// In a task of its own, soon.
+    fn wake_task(&self);
 }
 
 pub struct Rooms {
@@ -32,7 +35,7 @@ struct Room {
     /// `None`: it is free, and a late wake means nothing.
     request: Option<UnderWay>,
     post: RoomPost,
-    waker: Waker,
+    wakers: Wakers,
 }
 
 /// The rooms whose requests can go on.
@@ -41,20 +44,39 @@ struct Woken {
     carrier: Weak<dyn Carrier>,
 }
 
-struct RoomWaker {
-    room: usize,
-    woken: Arc<Woken>,
+impl Woken {
+    /// Who is to go on with this room too.
+    fn with(&self, room: usize) -> Option<Arc<dyn Carrier>> {
+        self.rooms.lock().push(room);
+        self.carrier.upgrade()
+    }
 }
 
-impl Wake for RoomWaker {
+/// For the post: takes the answer where it arrives, in the connection's task. Another task between the two would cost a hop.
+struct InPlace(usize, Arc<Woken>);
+
+impl Wake for InPlace {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
-    /// Takes the answer where it arrives, in the connection's task: another task between the two would cost a hop.
     fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.rooms.lock().push(self.room);
-        self.woken.carrier.upgrade().into_iter().for_each(|carrier| carrier.carry());
+        let carrier = self.1.with(self.0);
+        // The wakers of callers are theirs. A panic of one must not end the connection.
+        let _ = catch_unwind(AssertUnwindSafe(|| carrier.into_iter().for_each(|carrier| carrier.carry())));
+    }
+}
+
+/// For all else: tokio wakes some futures, as those that yield, where none may be polled.
+struct ByTask(usize, Arc<Woken>);
+
+impl Wake for ByTask {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.1.with(self.0).into_iter().for_each(|carrier| carrier.wake_task());
     }
 }
 
@@ -83,8 +105,10 @@ impl Rooms {
 
     fn new_room(&mut self) -> usize {
         let room = self.rooms.len();
-        let waker = Waker::from(Arc::new(RoomWaker { room, woken: self.woken.clone() }));
-        self.rooms.push(Room { request: None, post: self.context.runner.store.post(), waker });
+        let in_place = Waker::from(Arc::new(InPlace(room, self.woken.clone())));
+        let by_task = Waker::from(Arc::new(ByTask(room, self.woken.clone())));
+        let (post, wakers) = (self.context.runner.store.post(), Wakers { in_place, by_task });
+        self.rooms.push(Room { request: None, post, wakers });
         room
     }
 
@@ -97,10 +121,10 @@ impl Rooms {
     }
 
     fn drive(&mut self, at: usize, answers: &mut Vec<Replied>) {
-        let Room { request, post, waker } = &mut self.rooms[at];
+        let Room { request, post, wakers } = &mut self.rooms[at];
         let Some(under_way) = request else { return };
         let id = under_way.id;
-        let mut poll = || under_way.poll(&self.context, post, &mut Context::from_waker(waker));
+        let mut poll = || under_way.poll(&self.context, post, wakers);
         let answer = match catch_unwind(AssertUnwindSafe(&mut poll)) {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(answer)) => (id, answer),
