@@ -15,6 +15,8 @@ pub struct After {
     callers: Vec<Waker>,
     /// Of a poll before, and not used any more.
     replaced: Option<Waker>,
+    /// There were answers.
+    pub answers: bool,
     /// There is something to be sent.
     pub sends: bool,
     /// The task is to come sooner than it plans to.

@@ -251,20 +251,24 @@ fn settings(context: &ClientContext) -> Settings {
 
 impl Driver {
     /// Hands answers to the machine, and fetches what is to be sent.
-    fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>) {
-        if answers.is_empty() {
-            return self.shared.lock().swap_outbox(outbox);
-        }
-        let mut after = After::default();
-        {
-            let mut shared = self.shared.lock();
+    fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>, after: &mut After) {
+        let mut shared = self.shared.lock();
+        if !answers.is_empty() {
+            after.answers = true;
             answers.reverse();
             while let Some((id, reply)) = answers.pop() {
-                shared.step(Event::Replied(id, reply), &mut after);
+                shared.step(Event::Replied(id, reply), after);
             }
-            shared.swap_outbox(outbox);
         }
+        shared.swap_outbox(outbox);
         after.sends = false;
+    }
+
+    /// Does what the answers left.
+    fn finish_answers(&self, after: After) {
+        if !after.answers {
+            return;
+        }
         self.finish(after);
         // Its data was lost while the connection stood: all of it is asked about, as at a new one.
         if self.server_frozen_until() != self.frozen_until.load(Ordering::Relaxed) {
@@ -295,8 +299,11 @@ impl Carrier for Driver {
         for _ in 0..ROUNDS {
             let Some(mut courier) = self.courier.try_lock() else { return };
             self.is_wanted_once_more.store(false, Ordering::SeqCst);
-            courier.carry(|answers, outbox| self.exchange(answers, outbox));
+            let mut after = After::default();
+            courier.carry(|answers, outbox| self.exchange(answers, outbox, &mut after));
             drop(courier);
+            // A caller that runs at once sends its next request itself.
+            self.finish_answers(after);
             if !self.is_wanted_once_more.load(Ordering::SeqCst) {
                 return;
             }

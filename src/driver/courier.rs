@@ -21,7 +21,7 @@ impl Courier {
     }
 
     /// `exchange`: hands answers in, and fetches what is to be sent.
-    pub fn carry(&mut self, exchange: impl Fn(&mut Vec<Replied>, &mut Vec<(RequestId, Request)>)) {
+    pub fn carry(&mut self, mut exchange: impl FnMut(&mut Vec<Replied>, &mut Vec<(RequestId, Request)>)) {
         self.rooms.go_on(&mut self.answers);
         loop {
             exchange(&mut self.answers, &mut self.outbox);
