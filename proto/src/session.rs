@@ -231,8 +231,7 @@ impl Step<'_> {
         let mut place = CallPlace { entry: id, limit: None };
         self.session.common.timers.plan(Timer::Call(call), &mut place.limit, want.manner.limit());
         self.session.calls.insert(call.0, place);
-        let now = self.now;
-        self.with(id, |entry, _| entry.call(call, want, now));
+        self.with(id, |entry, desk| entry.call(call, want, desk));
     }
 
     fn new_entry(&mut self, want: &Want) -> Id {

@@ -20,8 +20,8 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Hash)]
 pub enum Counting {
     Settled(u32),
-    /// One more is asked for, for a nested call.
-    Entering(Entering),
+    /// One more is asked for, for a nested call. Boxed, because it is rare: each owner would have room for it otherwise.
+    Entering(Box<Entering>),
     /// A smaller number is to be set.
     Setting(Setting),
 }

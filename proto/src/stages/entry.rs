@@ -82,13 +82,18 @@ impl Entry {
         let Want { keys, owner, owner_id, .. } = want;
         let who = Who { id, keys: keys.clone(), slot, owner: *owner, owner_id: owner_id.clone(), revoked: 0 };
         let (standing, renewal) = (Standing::default(), Standing::default());
-        Self { who, line: Line::with_capacity(1), stage: Stage::Idle, standing, renewal }
+        Self { who, line: Line::new(), stage: Stage::Idle, standing, renewal }
     }
 
-    pub fn call(&mut self, id: CallId, want: Want, now: Instant) {
+    pub fn call(&mut self, id: CallId, want: Want, desk: &mut Desk<'_>) {
         let Want { scope, manner, lease, terms, task, .. } = want;
-        let attention = Attention::Undisturbed;
-        self.line.push_back(Call { id, scope, manner, lease, terms, task, began: now, attention });
+        let (began, attention) = (desk.now, Attention::Undisturbed);
+        let call = Call { id, scope, manner, lease, terms, task, began, attention };
+        // As a rule there is no line, and it needs no room.
+        match self.stage {
+            Stage::Idle if self.line.is_empty() => self.stage = Asking::begin(call, desk),
+            _ => self.line.push_back(call),
+        }
     }
 
     pub fn claimed(&mut self, call: CallId) {

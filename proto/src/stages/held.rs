@@ -130,7 +130,7 @@ impl Held {
             desk.tell(call.id, Outcome::Failed(CallError::Lost));
             return self.expire(who, desk);
         }
-        self.counting = Counting::Entering(Entering::new(call, self.guards.count(), desk));
+        self.counting = Counting::Entering(Box::new(Entering::new(call, self.guards.count(), desk)));
         Stage::Held(self)
     }
 
@@ -148,7 +148,7 @@ impl Held {
 
     fn entered(
         mut self,
-        mut entering: Entering,
+        mut entering: Box<Entering>,
         answered: Answered,
         line: &mut Line,
         who: &Who,
@@ -179,7 +179,7 @@ impl Held {
     }
 
     /// Only for a caller that still wants it.
-    fn go_on_entering(mut self, entering: Entering, desk: &mut Desk<'_>) -> Stage {
+    fn go_on_entering(mut self, entering: Box<Entering>, desk: &mut Desk<'_>) -> Stage {
         if entering.call.is_some() {
             self.counting = Counting::Entering(entering);
         } else {
@@ -319,7 +319,9 @@ impl Held {
     /// The holders are notified, once, and the server forgets it, so that no late copy of its acquire brings it back (R11).
     pub fn lose(mut self, loss: Loss, who: &Who, desk: &mut Desk<'_>) -> Stage {
         // Not anew: its outer section would not know of the loss.
-        if let Counting::Entering(Entering { call: Some(call), .. }) = self.counting {
+        if let Counting::Entering(entering) = self.counting
+            && let Some(call) = entering.call
+        {
             desk.tell(call.id, Outcome::Failed(CallError::Lost));
         }
         self.hold.leave(who, desk);
