@@ -306,8 +306,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn ended_token(&self) -> CancellationToken {
-        // A child: a caller that cancels it must not end the wait of all others.
-        each!(AnyHold, &self.hold, hold => hold.over.child_token())
+        each!(AnyHold, &self.hold, hold => hold.ended_token())
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.

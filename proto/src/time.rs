@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
@@ -9,21 +10,30 @@ use crate::canonical::Canonical;
 use crate::command::millis;
 
 /// A local instant, in microseconds since a start that the driver has chosen.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Instant(u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(
+    /// One more, so that an instant that may be missing has the same size.
+    NonZeroU64,
+);
 
 impl Instant {
     pub const fn from_micros(micros: u64) -> Self {
-        Self(micros)
+        Self(NonZeroU64::MIN.saturating_add(micros))
     }
 
     pub const fn micros(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// The time from `earlier` until this instant; none if it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+        Duration::from_micros(self.micros().saturating_sub(earlier.micros()))
+    }
+}
+
+impl Default for Instant {
+    fn default() -> Self {
+        Self::from_micros(0)
     }
 }
 
@@ -43,19 +53,19 @@ impl Sub<Duration> for Instant {
     type Output = Self;
 
     fn sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(micros(duration)))
+        Self::from_micros(self.micros().saturating_sub(micros(duration)))
     }
 }
 
 impl Hash for Instant {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Canonical::instant(state, self.0);
+        Canonical::instant(state, self.micros());
     }
 }
 
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3}s", self.0 as f64 / 1e6)
+        write!(f, "{:.3}s", self.micros() as f64 / 1e6)
     }
 }
 
@@ -97,14 +107,14 @@ impl Clock {
     pub fn learn(&mut self, sent: Instant, server_micros: i64) {
         // Answers may overtake each other, and the server of an earlier one may have been another.
         if sent >= self.sent {
-            *self = Self { offset: Some(server_micros.saturating_sub_unsigned(sent.0)), sent };
+            *self = Self { offset: Some(server_micros.saturating_sub_unsigned(sent.micros())), sent };
         }
     }
 
     /// The server's time at a local instant.
     pub fn at(&self, now: Instant) -> ServerTime {
         // None and not the local time: a server without tokens would give it as a token (P2).
-        ServerTime(self.offset.map_or(0, |offset| offset.saturating_add_unsigned(now.0) / 1000))
+        ServerTime(self.offset.map_or(0, |offset| offset.saturating_add_unsigned(now.micros()) / 1000))
     }
 }
 
@@ -124,7 +134,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_read_late_replaces_no_later_one() {
         let mut clock = Clock::default();
-        let at = |secs: u64| Instant(secs * 1_000_000);
+        let at = |secs: u64| Instant::from_micros(secs * 1_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(0));
         clock.learn(at(1), 1_000_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(1_010_000));
@@ -139,7 +149,8 @@ mod tests {
 
     #[test]
     fn numbers_count_by_their_order_and_times_by_their_distance() {
-        let state = |micros, seqs: [u64; 2], number| (Instant(micros), seqs.map(Seq), RequestNumber(number), 7);
+        let state =
+            |micros, seqs: [u64; 2], number| (Instant::from_micros(micros), seqs.map(Seq), RequestNumber(number), 7);
         let hash = |now, state| Canonical::hash_of(now, &state);
         assert_eq!(hash(10, state(15, [3, 9], 1)), hash(110, state(115, [4, 5], 70)));
         assert_ne!(hash(10, state(15, [3, 9], 1)), hash(10, state(16, [3, 9], 1)));

@@ -16,7 +16,7 @@ use crate::engine::observe::{Holding, Named, Who};
 use crate::engine::owner::Owner;
 use crate::engine::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
-use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// A call: its caller, and the lock that it asks for.
 pub struct About {
@@ -45,9 +45,9 @@ pub struct DrivenHold {
     pub token: u64,
     /// The call that began it.
     pub entry: Arc<About>,
-    /// Cancelled when it has ended.
-    pub over: CancellationToken,
-    pub began: Instant,
+    /// Cancelled when it has ended. Made by its first watcher: most holds have none.
+    over: Mutex<Option<CancellationToken>>,
+    began: Moment,
     clock: LocalClock,
     /// An atomic: whoever asks whether the hold is valid takes no mutex.
     deadline: AtomicU64,
@@ -61,8 +61,8 @@ impl DrivenHold {
         Self {
             token,
             entry,
-            over: CancellationToken::new(),
-            began: now(),
+            over: Mutex::default(),
+            began: clock.now(),
             clock,
             deadline: AtomicU64::new(deadline.micros()),
             end: OnceLock::new(),
@@ -92,9 +92,28 @@ impl DrivenHold {
         let _ = self.end.set(end);
     }
 
+    pub fn notify_watchers(&self) {
+        let over = self.over.lock().clone();
+        over.into_iter().for_each(|over| over.cancel());
+    }
+
+    fn over(&self) -> CancellationToken {
+        let over = self.over.lock().get_or_insert_default().clone();
+        // It may have ended before it had a watcher.
+        if self.end.get().is_some() {
+            over.cancel();
+        }
+        over
+    }
+
     pub async fn until_ended(&self) -> Ended {
-        self.over.cancelled().await;
+        self.over().cancelled().await;
         self.end.get().copied().unwrap_or(Ended::Freed)
+    }
+
+    /// A child: a caller that cancels it must not end the wait of all others.
+    pub fn ended_token(&self) -> CancellationToken {
+        self.over().child_token()
     }
 
     /// A caller has claimed it.
@@ -123,7 +142,7 @@ impl DrivenHold {
     }
 
     pub fn held_for(&self) -> Duration {
-        now().saturating_duration_since(self.began)
+        self.clock.now().since(self.began)
     }
 
     /// Its span begins.

@@ -80,7 +80,7 @@ impl Reporter {
 
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {
     // The holder is notified without any network (P8).
-    hold.over.cancel();
+    hold.notify_watchers();
     log_line(|| log_end(hold, ended));
 }
 

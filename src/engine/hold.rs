@@ -384,6 +384,11 @@ impl Hold {
         }
     }
 
+    /// A child: a caller that cancels it must not end the wait of all others.
+    pub fn ended_token(&self) -> CancellationToken {
+        self.over.child_token()
+    }
+
     /// Resolves when it has ended.
     pub async fn until_ended(&self) -> Ended {
         loop {

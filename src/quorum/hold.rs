@@ -155,6 +155,11 @@ impl QuorumHold {
         loss.or_else(|| self.over.is_cancelled().then_some(Ended::Freed))
     }
 
+    /// A child: a caller that cancels it must not end the wait of all others.
+    pub fn ended_token(&self) -> CancellationToken {
+        self.over.child_token()
+    }
+
     /// Resolves when it has ended.
     pub async fn until_ended(&self) -> Ended {
         loop {
