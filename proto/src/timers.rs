@@ -8,7 +8,7 @@ use crate::time::Instant;
 
 /// How many names, holds or timers one step attends to, and how many requests it sends, so that no caller waits long for the
 /// machine. A timer that is due at once has the next step do the rest.
-pub const STEP: usize = 256;
+pub const STEP: usize = 128;
 
 /// What a timer is for. Each has one at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
