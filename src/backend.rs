@@ -75,7 +75,7 @@ impl Backend {
     /// Of the only server.
     pub fn of(engine: Arc<Engine>) -> Self {
         #[cfg(feature = "_machine")]
-        if crate::driver::is_wanted(&*engine.context.runner.store) {
+        if crate::driver::is_wanted() {
             return Self::Driven(Driver::start(engine));
         }
         Self::One(engine)

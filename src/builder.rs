@@ -701,7 +701,7 @@ impl Prepared {
     ) -> Arc<Engine> {
         let context = Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook);
         #[cfg(feature = "_machine")]
-        if self.servers == 1 && crate::driver::is_wanted(&*context.runner.store) {
+        if self.servers == 1 && crate::driver::is_wanted() {
             return Engine::start_unheard(context);
         }
         Engine::start(context)

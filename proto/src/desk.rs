@@ -29,6 +29,8 @@ pub struct Common {
     pub slots: Slots,
     /// Each at the place of its number.
     pub nodes: Vec<Node>,
+    /// Where requests wait whose slot no server is known to have.
+    nobody: Node,
     /// When the first of them has something to do.
     pub node_due: Option<Instant>,
     pub queues: Queues,
@@ -47,6 +49,7 @@ impl Common {
         let client = settings.client.bytes();
         let seed = client.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
+            nobody: Node::new(NodeId::NOBODY, settings.operation_timeout),
             settings,
             seed,
             slots: Slots::new(topology),
@@ -62,6 +65,9 @@ impl Common {
     }
 
     pub fn node(&mut self, id: NodeId) -> &mut Node {
+        if id == NodeId::NOBODY {
+            return &mut self.nobody;
+        }
         if self.nodes.len() <= usize::from(id.0) {
             self.add_nodes(id);
         }
@@ -180,7 +186,12 @@ impl Desk<'_> {
     fn wait(&mut self, node: NodeId, lane: Lane, asker: Asker) -> Place {
         let number = self.common.next_request();
         self.common.becomes_ready(node);
-        self.common.node(node).wait(lane, number, asker)
+        let to = self.common.node(node);
+        let place = to.wait(lane, number, asker);
+        if matches!(to.link, Link::Down(_)) && node != NodeId::NOBODY {
+            self.effects.push(Effect::Wanted(node));
+        }
+        place
     }
 
     fn stop_waiting(&mut self, place: &mut Option<Place>) {

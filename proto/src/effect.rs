@@ -29,6 +29,8 @@ pub enum Effect {
     Lost(CallId, Loss),
     /// For the watchers of a hold, once.
     Ended(HoldId, Ended),
+    /// A request waits for a connection to it: it is to be made, if none is being made.
+    Wanted(NodeId),
     /// An answer did not come in time: the connection may be half-open.
     Suspect(Connection),
     Note(Note),

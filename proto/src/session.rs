@@ -96,6 +96,11 @@ impl Session {
         self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
+    /// The server of a slot, as far as the machine has been told.
+    pub fn serving(&self, slot: u16) -> NodeId {
+        self.common.slots.serving(slot).node
+    }
+
     /// A number that is the same for two states which behave alike from now on.
     pub fn canonical(&self, now: Instant) -> u64 {
         Canonical::hash_of(now.micros(), self)

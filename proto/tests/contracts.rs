@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock_proto::effect::{Note, Outcome, Request};
 use fairlock_proto::error::{CallError, Cause, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{
-    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId,
+    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::push::Push;
 use fairlock_proto::requests::renew::{Only, Renewed};
@@ -480,6 +480,24 @@ fn two_nodes(in_flight: usize) -> (Rig, Connection) {
     let second = rig.connect(NodeId(1));
     rig.step(Event::Link(LinkEvent::Serves(NodeId(0), 0..=SLOTS - 1)));
     (rig, second)
+}
+
+#[test]
+fn a_call_waits_for_a_node_to_get_its_slot_and_to_be_connected() {
+    let mut rig = Rig::unconnected(settings(), Topology::Cluster);
+    let waiting = rig.lock("x");
+    let want = rig.want("x");
+    let limit = rig.now + settings().operation_timeout;
+    let late = rig.call(Want { manner: Manner::Tries { limit, proposed: None }, ..want });
+    rig.pass(settings().operation_timeout);
+    assert!(matches!(rig.outcome(late), Some(Outcome::Failed(CallError::Unreachable(_)))));
+    assert!(rig.wanted.is_empty(), "no node has the slot");
+    rig.step(Event::Link(LinkEvent::Serves(NodeId(3), 0..=SLOTS - 1)));
+    assert_eq!((rig.wanted.as_slice(), rig.sent.len()), ([NodeId(3)].as_slice(), 0));
+    rig.connect(NodeId(3));
+    let (id, _) = rig.last();
+    rig.answer(id, held(1, LEASE));
+    assert!(rig.is_granted(waiting));
 }
 
 /// P1: it may answer all the same, and grant. More wait than the step looks at in which the slots move.

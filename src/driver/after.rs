@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::Ended;
+use fairlock_proto::event::NodeId;
 
 use super::hold::DrivenHold;
 
@@ -15,8 +16,8 @@ pub struct After {
     callers: Vec<Waker>,
     /// Of a poll before, and not used any more.
     replaced: Option<Waker>,
-    /// There were answers.
-    pub answers: bool,
+    /// A server whose data was lost while the connection to it stood.
+    pub rebooted: Option<NodeId>,
     /// There is something to be sent.
     pub sends: bool,
     /// The task is to come sooner than it plans to.
@@ -30,8 +31,10 @@ pub struct After {
 pub enum Report {
     Ended(Arc<DrivenHold>, Ended),
     Note(Note),
-    /// The connection may be half-open.
-    Suspect,
+    /// A connection to it is to be made.
+    Wanted(NodeId),
+    /// The connection to it may be half-open.
+    Suspect(NodeId),
 }
 
 /// Whether the task has anything to do.

@@ -1,9 +1,10 @@
 //! One client whose locks the machine has.
 
 use std::future::poll_fn;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -14,6 +15,7 @@ use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, Reques
 use fairlock_proto::keys::{self, Kind, TRACES};
 use fairlock_proto::push::Push;
 use fairlock_proto::settings::Settings;
+use fairlock_proto::slots::{SLOTS, Topology};
 use fairlock_proto::time::ServerTime;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -29,19 +31,19 @@ use super::report::Reporter;
 use super::requests::Replied;
 use super::room::Carrier;
 use super::shared::{Answered, Shared};
+use super::slots;
 use super::without_runtime;
 use crate::engine::context::Context as ClientContext;
 use crate::engine::{Engine, close};
 use crate::store::admission::IN_FLIGHT;
+use crate::store::boot::Boot;
 use crate::store::clock::now;
-use crate::store::{Listener, ServedKeys};
+use crate::store::server::Server;
+use crate::store::{Listener, Priority, ServedKeys, Store};
 use crate::sync::Mutex;
 
 /// How often a thread looks once more for others before the task goes on: a caller has its own work.
 const ROUNDS: usize = 8;
-
-/// The only server of a client.
-const NODE: NodeId = NodeId(0);
 
 pub struct Driver {
     /// It serves all but locks.
@@ -54,8 +56,6 @@ pub struct Driver {
     reporter: Reporter,
     /// Something came up for the courier since it began.
     is_wanted_once_more: AtomicBool,
-    /// The end of the last freeze that the machine knows of, by the server's clock.
-    frozen_until: AtomicU64,
     /// How many requests had no answer when it was closed.
     closed: SetOnce<usize>,
 }
@@ -79,7 +79,8 @@ impl Driver {
     /// Takes the locks of this client over.
     pub fn start(engine: Arc<Engine>) -> Arc<Client> {
         let clock = LocalClock::new();
-        let shared = Mutex::new(Shared::new(settings(&engine.context), clock));
+        let topology = if engine.context.runner.store.is_cluster() { Topology::Cluster } else { Topology::OneServer };
+        let shared = Mutex::new(Shared::new(settings(&engine.context), topology, clock));
         let driver = Arc::new_cyclic(|driver: &Weak<Self>| Self {
             clock,
             shared,
@@ -87,15 +88,12 @@ impl Driver {
             courier: Mutex::new(Courier::new(engine.context.clone(), driver.clone())),
             reporter: Reporter::default(),
             is_wanted_once_more: AtomicBool::new(false),
-            frozen_until: AtomicU64::new(0),
             closed: SetOnce::new(),
             engine,
         });
         let listener: Arc<dyn Listener> = driver.clone();
-        driver.context().runner.store.listen(Arc::downgrade(&listener));
-        if driver.context().runner.is_connected("") {
-            driver.connected();
-        }
+        driver.store().listen(Arc::downgrade(&listener));
+        driver.begin();
         // Without tokio's budget: the callers have theirs.
         driver.context().spawn_unwatched(unconstrained(run(driver.clone())));
         Arc::new(Client(driver))
@@ -103,6 +101,10 @@ impl Driver {
 
     pub fn context(&self) -> &Arc<ClientContext> {
         &self.engine.context
+    }
+
+    fn store(&self) -> &dyn Store {
+        &*self.context().runner.store
     }
 
     /// Hands in what needs no answer at once.
@@ -195,17 +197,21 @@ impl Driver {
         waiting.await.and_then(Result::ok).copied().unwrap_or_else(|| self.shared.lock().unfinished())
     }
 
-    fn server_frozen_until(&self) -> u64 {
-        let server = self.context().runner.store.server(NODE.0);
-        server.and_then(|server| server.boot()).map_or(0, |boot| boot.frozen_until())
+    /// What was connected before it listened.
+    fn begin(&self) {
+        self.moved(0..=SLOTS - 1);
+        for seat in self.store().seats() {
+            if self.store().server(seat).is_some_and(|server| server.is_ready(Priority::Urgent)) {
+                self.connected(slots::node_at(seat));
+            }
+        }
     }
 
-    fn connected(&self) {
-        let server = self.context().runner.store.server(NODE.0);
-        let frozen_until = self.server_frozen_until();
-        self.frozen_until.store(frozen_until, Ordering::Relaxed);
+    fn connected(&self, node: NodeId) {
+        let server = self.store().server(node.0);
+        let frozen_until = server.and_then(|server| server.boot()).map_or(0, Boot::tell);
         let micros = server.map_or(0, |server| server.clock().micros_at(now()));
-        let connection = self.shared.lock().next_connection(NODE);
+        let connection = self.shared.lock().next_connection(node);
         self.feed(Event::Link(LinkEvent::Up {
             connection,
             server_micros: (micros > 0).then_some(micros),
@@ -221,8 +227,13 @@ impl Driver {
         Some(self.clock.instant(next))
     }
 
-    fn connection(&self) -> Connection {
-        self.shared.lock().connection(NODE)
+    fn connection(&self, keys: &ServedKeys) -> Connection {
+        self.shared.lock().connection(slots::node_at(keys.seat()))
+    }
+
+    fn has_rebooted(&self, node: NodeId) -> bool {
+        let server = self.store().server(node.0);
+        server.and_then(|server| server.boot()).is_some_and(Boot::has_news)
     }
 }
 
@@ -252,13 +263,11 @@ fn settings(context: &ClientContext) -> Settings {
 impl Driver {
     /// Hands answers to the machine, and fetches what is to be sent.
     fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>, after: &mut After) {
+        after.rebooted = answers.iter().map(|(id, _)| id.node).find(|node| self.has_rebooted(*node)).or(after.rebooted);
+        answers.reverse();
         let mut shared = self.shared.lock();
-        if !answers.is_empty() {
-            after.answers = true;
-            answers.reverse();
-            while let Some((id, reply)) = answers.pop() {
-                shared.step(Event::Replied(id, reply), after);
-            }
+        while let Some((id, reply)) = answers.pop() {
+            shared.step(Event::Replied(id, reply), after);
         }
         shared.swap_outbox(outbox);
         after.sends = false;
@@ -266,14 +275,10 @@ impl Driver {
 
     /// Does what the answers left.
     fn finish_answers(&self, after: After) {
-        if !after.answers {
-            return;
-        }
+        let rebooted = after.rebooted;
         self.finish(after);
         // Its data was lost while the connection stood: all of it is asked about, as at a new one.
-        if self.server_frozen_until() != self.frozen_until.load(Ordering::Relaxed) {
-            self.connected();
-        }
+        rebooted.into_iter().for_each(|node| self.connected(node));
     }
 
     /// Tells the machine when a timer is due. Otherwise the task is woken then.
@@ -334,8 +339,7 @@ impl Listener for Driver {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
         match Push::decode(payload) {
             Some(push) if is_of_a_lock(&push, &self.context().options().prefix) => {
-                let after = self.step(Event::Pushed(self.connection(), push));
-                self.finish(after);
+                self.feed(Event::Pushed(self.connection(from), push));
             }
             _ => self.engine.pushed(from, payload),
         }
@@ -343,22 +347,35 @@ impl Listener for Driver {
 
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
         async move {
-            self.connected();
+            self.connected(slots::node_at(keys.seat()));
             self.engine.clone().resumed(keys, broke).await;
         }
         .boxed()
     }
 
-    fn broke(&self) {
-        let cause = Cause(self.context().runner.store.fault(""));
-        let after = self.step(Event::Link(LinkEvent::Down(self.connection(), cause)));
+    fn gained(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
+        // The machine checks its own when it hears which slots have moved.
+        self.engine.clone().gained(keys)
+    }
+
+    fn broke(&self, keys: &ServedKeys) {
+        let cause = self.store().server(keys.seat()).map_or_else(|| self.store().fault(""), Server::fault);
+        self.feed(Event::Link(LinkEvent::Down(self.connection(keys), Cause(cause))));
+    }
+
+    fn moved(&self, slots: RangeInclusive<u16>) {
+        let mut after = After::default();
+        self.shared.lock().slots_moved(self.store(), slots, &mut after);
         self.finish(after);
     }
 
     fn gone(self: Arc<Self>) {
+        if self.context().gone.is_cancelled() {
+            // Another connection of this client has reported it already.
+            return;
+        }
         self.engine.clone().gone();
-        let after = self.step(Event::RuntimeGone);
-        self.finish(after);
+        self.feed(Event::RuntimeGone);
         let holds = self.shared.lock().held();
         let driver = Arc::downgrade(&self);
         without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());

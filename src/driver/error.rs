@@ -43,14 +43,14 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
 }
 
 /// The machine has faults of its own where the store has the same, or knows more.
-fn cause(cause: Cause, runner: &Runner) -> store::Cause {
+fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
     // What the connection that has ended said; by now the store may know why there is no other one.
     if let Some(Fault::NotConnected | Fault::Disconnected) = cause.0.downcast_ref() {
-        return runner.why_no_answer("");
+        return runner.why_no_answer(lock_key);
     }
     match cause.0.downcast_ref() {
         Some(machine::Fault::NotConnected | machine::Fault::Disconnected | machine::Fault::NoAnswerYet) => {
-            runner.why_no_answer("")
+            runner.why_no_answer(lock_key)
         }
         Some(machine::Fault::NoAnswer(within)) => Arc::new(Fault::NoAnswer(*within)),
         Some(machine::Fault::Frozen(left)) => Arc::new(Fault::Frozen(*left)),
@@ -58,10 +58,10 @@ fn cause(cause: Cause, runner: &Runner) -> store::Cause {
     }
 }
 
-pub fn of_call(error: machine::CallError, runner: &Runner) -> LockError {
+pub fn of_call(error: machine::CallError, runner: &Runner, lock_key: &str) -> LockError {
     match error {
         machine::CallError::Timeout => LockError::Timeout,
-        machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner)),
+        machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner, lock_key)),
         machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
         machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },
         machine::CallError::Lost => LockError::Lost,
@@ -75,6 +75,7 @@ pub fn of_unlock(
     outcome: Result<machine::Unlocked, machine::UnlockError>,
     clock: LocalClock,
     runner: &Runner,
+    lock_key: &str,
 ) -> Result<Unlocked, UnlockError> {
     match outcome {
         Ok(machine::Unlocked::Freed) => Ok(Unlocked::Freed),
@@ -84,7 +85,7 @@ pub fn of_unlock(
             Err(UnlockError::Refused { refusal: refusal(&refused), until: clock.instant(until) })
         }
         Err(machine::UnlockError::Unknown { until, cause: why }) => {
-            let (until, cause) = (clock.instant(until), cause(why, runner));
+            let (until, cause) = (clock.instant(until), cause(why, runner, lock_key));
             // For a reason that may pass, but not in time.
             Err(match cause.downcast_ref::<Refusal>().cloned() {
                 Some(refusal) => UnlockError::Refused { refusal, until },

@@ -54,7 +54,7 @@ impl DrivenGuard {
         let Some(pending) = self.pending.take() else { return Ok(Unlocked::Freed) };
         let client = self.client.clone();
         let driver = client.driver();
-        error::of_unlock(pending.unlock().await, driver.clock, &driver.context().runner)
+        error::of_unlock(pending.unlock().await, driver.clock, &driver.context().runner, &self.hold.entry.keys.lock)
     }
 
     /// For a call that takes several names together. It is kept anyway.

@@ -137,11 +137,12 @@ async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<O
 }
 
 async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+    let runner = &client.driver().context().runner;
     loop {
         let mut pending = Pending::new(client.clone());
         return match pending.outcome(&want, &about).await {
             Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
-            Answered::Failed(error) => Err(error::of_call(error, &client.driver().context().runner)),
+            Answered::Failed(error) => Err(error::of_call(error, runner, &about.keys.lock)),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
             Answered::Busy | Answered::Unlocked(_) => Ok(None),

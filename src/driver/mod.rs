@@ -1,5 +1,5 @@
 //! Drives the state machine of `proto` for the locks of one client: one mutex around it, and one task that sends, hands in
-//! answers, and keeps the timers. A cluster has its locks on the engine yet.
+//! answers, and keeps the timers.
 //!
 //! Under the mutex no IO is done and no code of the user runs: who is to be woken, what is to be logged and what is to be sent is
 //! taken out, and done when the mutex is free.
@@ -17,11 +17,10 @@ mod report;
 mod requests;
 mod room;
 mod shared;
+mod slots;
 mod without_runtime;
 
-use crate::store::Store;
-
-/// Whether the machine has the locks of this client.
-pub fn is_wanted(store: &dyn Store) -> bool {
-    std::env::var_os("FAIRLOCK_MACHINE").is_some() && !store.is_cluster()
+/// Whether the machine has the locks of clients.
+pub fn is_wanted() -> bool {
+    std::env::var_os("FAIRLOCK_MACHINE").is_some()
 }

@@ -1,11 +1,13 @@
 //! What a step leaves to be told: to the log, to the metrics, and to the watchers of a hold. Their code may be the user's, and
 //! may panic.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::{Ended, Loss};
+use fairlock_proto::event::NodeId;
 
 use super::after::Report;
 use super::error;
@@ -21,8 +23,8 @@ use crate::sync::Mutex;
 /// Writes the log and the metrics, and notifies the watchers of holds.
 #[derive(Default)]
 pub struct Reporter {
-    /// What the server refuses everything with, and since when.
-    refused: Mutex<Option<(Refusal, Instant)>>,
+    /// What a server refuses everything with, and since when.
+    refused: Mutex<BTreeMap<NodeId, (Refusal, Instant)>>,
 }
 
 impl Reporter {
@@ -31,7 +33,8 @@ impl Reporter {
             match report {
                 Report::Ended(hold, ended) => end(&hold, ended),
                 Report::Note(note) => log_line(|| self.note_down(&note)),
-                Report::Suspect => context.runner.store.server(0).into_iter().for_each(Server::suspect),
+                Report::Wanted(node) => server(context, node).into_iter().for_each(Server::want),
+                Report::Suspect(node) => server(context, node).into_iter().for_each(Server::suspect),
             }
         }
     }
@@ -59,23 +62,27 @@ impl Reporter {
                 refusal = %error::refusal(refusal),
                 "could not leave the queue yet"
             ),
-            Note::Refuses(_, refused) => self.refuses(error::refusal(refused)),
-            Note::AcceptsAgain(_) => self.accepts_again(),
+            Note::Refuses(node, refused) => self.refuses(*node, error::refusal(refused)),
+            Note::AcceptsAgain(node) => self.accepts_again(*node),
         }
     }
 
-    fn refuses(&self, refusal: Refusal) {
-        *self.refused.lock() = Some((refusal.clone(), now()));
+    fn refuses(&self, node: NodeId, refusal: Refusal) {
+        self.refused.lock().insert(node, (refusal.clone(), now()));
         tracing::warn!(target: "fairlock::server", %refusal, "the server refuses requests; trying until it accepts them again");
     }
 
-    fn accepts_again(&self) {
-        let refused = self.refused.lock().take();
+    fn accepts_again(&self, node: NodeId) {
+        let refused = self.refused.lock().remove(&node);
         if let Some((refusal, since)) = refused {
             let after = now().saturating_duration_since(since);
             tracing::info!(target: "fairlock::server", %refusal, ?after, "the server accepts requests again");
         }
     }
+}
+
+fn server(context: &Context, node: NodeId) -> Option<&dyn Server> {
+    context.runner.store.server(node.0)
 }
 
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {

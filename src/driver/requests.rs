@@ -56,7 +56,7 @@ impl UnderWay {
         let (runner, number) = (&client.runner, id.number.0);
         let observed = runner.options.metrics.request(now);
         let is_taken = post.as_mut().is_some_and(|post| runner.hand_over(&request, number, &mut **post));
-        let way = if is_taken { Way::ByPost } else { long_way(client, &request, number) };
+        let way = if is_taken { Way::ByPost } else { long_way(client, &request, id) };
         Self { id, request, observed, way }
     }
 
@@ -66,13 +66,12 @@ impl UnderWay {
         post: &mut RoomPost,
         wakers: &Wakers,
     ) -> Poll<Result<Reply, RequestError>> {
-        let number = self.id.number.0;
         let answered = ready!(self.poll_sending(client, post, wakers));
-        if matches!(self.way, Way::ByPost) && lacks_something(&answered) {
-            self.way = long_way(client, &self.request, number);
+        if matches!(self.way, Way::ByPost) && is_for_the_long_way(&answered) {
+            self.way = long_way(client, &self.request, self.id);
             return self.poll(client, post, wakers);
         }
-        let read = client.runner.end(&self.observed, &self.request, number, answered);
+        let read = client.runner.end(&self.observed, &self.request, self.id, answered);
         Poll::Ready(read.map_err(error::of_request))
     }
 
@@ -89,11 +88,11 @@ impl UnderWay {
     }
 }
 
-fn lacks_something(answered: &Answered) -> bool {
-    matches!(answered, Err(store::RequestError::Refused(refusal)) if refusal.is_of_a_lack())
+fn is_for_the_long_way(answered: &Answered) -> bool {
+    matches!(answered, Err(store::RequestError::Refused(refusal)) if refusal.is_for_the_long_way())
 }
 
-fn long_way(client: &Arc<ClientContext>, request: &Request, number: u64) -> Way {
+fn long_way(client: &Arc<ClientContext>, request: &Request, id: RequestId) -> Way {
     let (client, request) = (client.clone(), request.clone());
-    Way::Long(async move { client.runner.send_the_long_way(&request, number).await }.boxed())
+    Way::Long(async move { client.runner.send_the_long_way(&request, id).await }.boxed())
 }

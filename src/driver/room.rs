@@ -7,7 +7,7 @@ use std::task::{Poll, Wake, Waker};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::{Fault, RequestError};
-use fairlock_proto::event::RequestId;
+use fairlock_proto::event::{NodeId, RequestId};
 
 use super::requests::{Replied, RoomPost, UnderWay, Wakers};
 use crate::engine::context::Context as ClientContext;
@@ -24,13 +24,14 @@ pub trait Carrier: Send + Sync + 'static {
 pub struct Rooms {
     context: Arc<ClientContext>,
     rooms: Vec<Room>,
-    free: Vec<usize>,
+    /// By the server that they are for.
+    free: Vec<Vec<usize>>,
     woken: Arc<Woken>,
     /// What was woken, while it is polled.
     polled: Vec<usize>,
 }
 
-/// For one request after the other.
+/// For one request after the other to one server.
 struct Room {
     /// `None`: it is free, and a late wake means nothing.
     request: Option<UnderWay>,
@@ -87,7 +88,7 @@ impl Rooms {
     }
 
     pub fn begin(&mut self, id: RequestId, request: Request, answers: &mut Vec<Replied>) {
-        let at = self.free.pop().unwrap_or_else(|| self.new_room());
+        let at = self.free(id.node).pop().unwrap_or_else(|| self.new_room(id.node));
         let Room { request: under_way, post, .. } = &mut self.rooms[at];
         // A recorder of metrics is the user's. Its panic ends this request alone.
         let begin = || UnderWay::begin(&self.context, id, request, post);
@@ -97,17 +98,25 @@ impl Rooms {
                 self.drive(at, answers);
             }
             Err(_) => {
-                self.free.push(at);
+                self.free(id.node).push(at);
                 answers.push(panicked(id));
             }
         }
     }
 
-    fn new_room(&mut self) -> usize {
+    fn free(&mut self, node: NodeId) -> &mut Vec<usize> {
+        let node = usize::from(node.0);
+        if self.free.len() <= node {
+            self.free.resize_with(node + 1, Vec::new);
+        }
+        &mut self.free[node]
+    }
+
+    fn new_room(&mut self, node: NodeId) -> usize {
         let room = self.rooms.len();
         let in_place = Waker::from(Arc::new(InPlace(room, self.woken.clone())));
         let by_task = Waker::from(Arc::new(ByTask(room, self.woken.clone())));
-        let (post, wakers) = (self.context.runner.store.post(), Wakers { in_place, by_task });
+        let (post, wakers) = (self.context.runner.store.post(node.0), Wakers { in_place, by_task });
         self.rooms.push(Room { request: None, post, wakers });
         room
     }
@@ -129,12 +138,12 @@ impl Rooms {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(answer)) => (id, answer),
             Err(_) => {
-                *post = self.context.runner.store.post();
+                *post = self.context.runner.store.post(id.node.0);
                 panicked(id)
             }
         };
         *request = None;
-        self.free.push(at);
+        self.free(id.node).push(at);
         answers.push(answer);
     }
 }

@@ -1,12 +1,13 @@
 //! What is under the mutex: the machine, what its callers read, and what is to be sent.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
 use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
 use fairlock_proto::error::{CallError, Ended, UnlockError, Unlocked};
-use fairlock_proto::event::{CallId, Connection, Event, NodeId, RequestId, Want};
+use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;
@@ -17,6 +18,8 @@ use super::after::{After, Report};
 use super::clock::LocalClock;
 use super::error;
 use super::hold::{About, DrivenHold};
+use super::slots;
+use crate::store::Store;
 
 pub struct Shared {
     clock: LocalClock,
@@ -58,10 +61,10 @@ pub enum Answered {
 }
 
 impl Shared {
-    pub fn new(settings: Settings, clock: LocalClock) -> Self {
+    pub fn new(settings: Settings, topology: Topology, clock: LocalClock) -> Self {
         Self {
             clock,
-            session: Session::new(settings, Topology::OneServer),
+            session: Session::new(settings, topology),
             slots: Slab::default(),
             holds: BTreeMap::new(),
             outbox: Vec::new(),
@@ -79,6 +82,13 @@ impl Shared {
 
     pub fn connection(&self, node: NodeId) -> Connection {
         Connection { node, number: self.connections.get(&node).copied().unwrap_or(0) }
+    }
+
+    /// Tells the machine which of these slots have moved.
+    pub fn slots_moved(&mut self, store: &dyn Store, slots: RangeInclusive<u16>, after: &mut After) {
+        for (run, node) in slots::moves(slots, |slot| store.seat_of(slot), |slot| self.session.serving(slot)) {
+            self.step(Event::Link(LinkEvent::Serves(node, run)), after);
+        }
     }
 
     pub fn step(&mut self, event: Event<'_>, after: &mut After) {
@@ -111,7 +121,8 @@ impl Shared {
                     after.reports.push(Report::Ended(hold, ended));
                 }
             }
-            Effect::Suspect(_) => after.reports.push(Report::Suspect),
+            Effect::Wanted(node) => after.reports.push(Report::Wanted(node)),
+            Effect::Suspect(connection) => after.reports.push(Report::Suspect(connection.node)),
             Effect::Note(note) => after.reports.push(Report::Note(note)),
             Effect::Closed { unfinished } => {
                 after.closed = Some(unfinished);

@@ -20,6 +20,9 @@ pub struct Boot {
     said: AtomicU64,
     /// The server's last answer.
     frozen_until: AtomicU64,
+    /// The answer that the listener knows.
+    #[cfg(feature = "_machine")]
+    told: AtomicU64,
 }
 
 impl Boot {
@@ -27,7 +30,28 @@ impl Boot {
     pub fn new(options: &Options) -> Option<Self> {
         let freeze = options.freeze()?;
         let key = keys::boot(&options.prefix);
-        Some(Self { key, freeze, said: AtomicU64::new(0), frozen_until: AtomicU64::new(0) })
+        Some(Self {
+            key,
+            freeze,
+            said: AtomicU64::new(0),
+            frozen_until: AtomicU64::new(0),
+            #[cfg(feature = "_machine")]
+            told: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether there was a freeze since the listener was told.
+    #[cfg(feature = "_machine")]
+    pub fn has_news(&self) -> bool {
+        self.frozen_until() != self.told.load(Ordering::Relaxed)
+    }
+
+    /// Server time, in ms since 1970, for the listener.
+    #[cfg(feature = "_machine")]
+    pub fn tell(&self) -> u64 {
+        let frozen_until = self.frozen_until();
+        self.told.store(frozen_until, Ordering::Relaxed);
+        frozen_until
     }
 
     /// Server time, in ms since 1970. It may have passed.

@@ -15,7 +15,7 @@ use super::error::RequestError;
 #[cfg(feature = "_machine")]
 pub trait Post: Send {
     /// Whether it took the request: else it takes [`Store::run`](super::Store::run). So it does after a refusal that
-    /// [`is_of_a_lack`](super::error::Refusal::is_of_a_lack).
+    /// [`is_for_the_long_way`](super::error::Refusal::is_for_the_long_way).
     fn take(&mut self, call: Call<'_>, request: u64) -> bool;
     /// What came of the request that it took last.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>>;

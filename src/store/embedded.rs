@@ -130,7 +130,7 @@ impl Wire for EmbeddedWire {
     async fn over(node: &Supervised<Self>, (connection, pushes): &mut (Connection, Pushes)) -> bool {
         let messages = async {
             while let Some(message) = pushes.recv().await {
-                node.link.listener().iter().for_each(|listener| listener.pushed(&node.keys, &message));
+                node.link.listener().iter().for_each(|listener| listener.pushed(&node.link.keys, &message));
             }
         };
         let _ = connection.dead.run_until_cancelled(messages).await;

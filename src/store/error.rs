@@ -117,10 +117,10 @@ impl Refusal {
         self.code == "NOBOOT"
     }
 
-    /// The server has not the script of the request, or not the record of its start. Nothing was run.
+    /// The server has not the script of the request, or not the record of its start, or not the keys. Nothing was run.
     #[cfg(feature = "_machine")]
-    pub(crate) fn is_of_a_lack(&self) -> bool {
-        self.code == "NOSCRIPT" || self.lacks_boot()
+    pub(crate) fn is_for_the_long_way(&self) -> bool {
+        self.code == "NOSCRIPT" || self.lacks_boot() || self.is_of_a_slot()
     }
 
     /// A cluster's errors about one slot: its keys are on the move, or no node has it. Others are of the whole server.

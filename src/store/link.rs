@@ -44,6 +44,8 @@ pub struct Link<C> {
     /// The same for watchers of all connections of the client, of which a simulated client has none.
     pub changes: watch::Sender<()>,
     listener: OnceLock<Weak<dyn Listener>>,
+    /// The keys that the server serves.
+    pub keys: ServedKeys,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
     /// Notified when a node of a cluster has got slots from another one.
@@ -56,11 +58,11 @@ pub struct Link<C> {
 }
 
 impl<C: Connection> Link<C> {
-    pub fn new(changes: watch::Sender<()>, metrics: Metrics) -> Self {
+    pub fn new(keys: ServedKeys, changes: watch::Sender<()>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Fault::NotConnected)));
         let (changed, gained, broke) = (Notify::new(), Notify::new(), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Self { state, changed, changes, listener, broke, gained, metrics, counted, stop }
+        Self { state, changed, changes, listener, keys, broke, gained, metrics, counted, stop }
     }
 
     pub fn connection(&self, priority: Priority) -> Option<C> {
@@ -141,7 +143,7 @@ impl<C: Connection> Link<C> {
         self.changed.notify_waiters();
         self.changes.send_replace(());
         if breaks {
-            self.listener().into_iter().for_each(|listener| listener.broke());
+            self.listener().into_iter().for_each(|listener| listener.broke(&self.keys));
         }
     }
 
@@ -182,7 +184,7 @@ impl<C: Connection> Link<C> {
 
     /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded time, then everybody may
     /// use it. Ends when all were checked.
-    async fn resume(&self, connection: &C, keys: &ServedKeys, limit: Duration) {
+    async fn resume(&self, connection: &C, limit: Duration) {
         // Urgent requests first: the polls and renewals of the check need this connection.
         self.enter(State::Resuming(connection.clone()));
         let broke = *self.broke.lock();
@@ -190,7 +192,7 @@ impl<C: Connection> Link<C> {
             self.metrics.reconnected();
         }
         let Some(listener) = self.listener() else { return self.enter(State::Ready(connection.clone())) };
-        let mut checks = listener.resumed(keys.clone(), broke);
+        let mut checks = listener.resumed(self.keys.clone(), broke);
         // With a limit. Otherwise one check that hangs would keep all new acquires out.
         let is_checked = timeout(limit, &mut checks).await.is_ok();
         self.enter(State::Ready(connection.clone()));
@@ -205,23 +207,23 @@ impl<C: Connection> Link<C> {
 
     /// Checks waits and holds against the server, and never ends: the caller drops it with the connection. `new`: a connection
     /// that the client has not used yet.
-    pub async fn keep_checked(&self, new: Option<&C>, keys: &ServedKeys, limit: Duration) {
+    pub async fn keep_checked(&self, new: Option<&C>, limit: Duration) {
         if let Some(connection) = new {
-            self.resume(connection, keys, limit).await;
+            self.resume(connection, limit).await;
         }
-        self.check_gains(keys).await;
+        self.check_gains().await;
     }
 
     /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed
     /// and whose state may be newer than what was moved.
-    async fn check_gains(&self, keys: &ServedKeys) {
+    async fn check_gains(&self) {
         loop {
             self.gained.notified().await;
             // Slots often come one by one, and one check is enough for many of them.
             sleep(GAINED_TOGETHER).await;
             let _ = self.gained.notified().now_or_never();
             if let Some(listener) = self.listener() {
-                listener.resumed(keys.clone(), None).await;
+                listener.gained(self.keys.clone()).await;
             }
         }
     }

@@ -35,6 +35,7 @@ pub mod source;
 mod tls;
 mod url;
 
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -65,10 +66,20 @@ pub trait Store: Send + Sync + 'static {
     fn fault(&self, lock_key: &str) -> Cause;
     /// Runs one script at the server of its keys; `request` is its first argument, which the reply echoes.
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
-    /// A post to the server. `None`: it takes [`run`](Self::run).
+    /// Runs it at the server of this seat, and tells the listener instead of following when the keys are elsewhere now.
     #[cfg(feature = "_machine")]
-    fn post(&self) -> Option<Box<dyn Post>> {
+    fn run_at<'a>(&'a self, _seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+        self.run(call, request)
+    }
+    /// A post to the server of this seat. `None`: it takes [`run_at`](Self::run_at).
+    #[cfg(feature = "_machine")]
+    fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         None
+    }
+    /// The seat of the server that has this slot now. A single one has all of them.
+    #[cfg(feature = "_machine")]
+    fn seat_of(&self, _slot: u16) -> Option<u16> {
+        Some(0)
     }
     fn listen(&self, listener: Weak<dyn Listener>);
     /// The seats of the servers; a single one has seat 0.
@@ -100,8 +111,14 @@ pub trait Listener: Send + Sync + 'static {
     /// A new connection is up, or slots have come here. Messages for these keys may have been missed, so their waits and
     /// holds are checked. `broke`: when the end of the connection before was noticed; `None`: there was none.
     fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
-    /// A connection has ended.
-    fn broke(&self) {}
+    /// Slots have come to a server that was connected before. What waits or holds there is checked.
+    fn gained(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
+        self.resumed(keys, None)
+    }
+    /// The connection that serves these keys has ended.
+    fn broke(&self, _keys: &ServedKeys) {}
+    /// Some of these slots have another server now.
+    fn moved(&self, _slots: RangeInclusive<u16>) {}
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
     /// must not block.
     fn gone(self: Arc<Self>);
@@ -126,6 +143,15 @@ pub enum ServedKeys {
 impl ServedKeys {
     pub fn is_of_cluster(&self) -> bool {
         matches!(self, Self::Slots { .. })
+    }
+
+    /// That of the server: a single one has 0.
+    #[cfg(feature = "_machine")]
+    pub fn seat(&self) -> u16 {
+        match self {
+            Self::All => 0,
+            Self::Slots { seat, .. } => *seat,
+        }
     }
 
     pub fn contains(&self, lock_key: &str) -> bool {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "_machine")]
 use fairlock_proto::effect::Request;
 #[cfg(feature = "_machine")]
-use fairlock_proto::event::Reply;
+use fairlock_proto::event::{Reply, RequestId};
 use fairlock_proto::keys;
 use fairlock_proto::reply::{Decode, Fields, Head, Malformed, ScriptReply};
 use fairlock_proto::requests::{self, ClientArgs, ScriptRequest};
@@ -237,10 +237,10 @@ impl Runner {
 
     /// Sends a request that no post takes.
     #[cfg(feature = "_machine")]
-    pub async fn send_the_long_way(&self, request: &Request, number: u64) -> Result<ScriptReply, RequestError> {
+    pub async fn send_the_long_way(&self, request: &Request, id: RequestId) -> Result<ScriptReply, RequestError> {
         let command = || request.command(&self.client);
         let call = Call::new(&command, &request.keys().lock, Priority::Urgent);
-        self.store.run(call, number).await.map(|ran| ran.reply)
+        self.store.run_at(id.node.0, call, id.number.0).await.map(|ran| ran.reply)
     }
 
     /// Reads what came of it.
@@ -249,7 +249,7 @@ impl Runner {
         &self,
         observed: &RequestMetrics,
         request: &Request,
-        number: u64,
+        id: RequestId,
         outcome: Result<ScriptReply, RequestError>,
     ) -> Result<Reply, RequestError> {
         let reply = outcome.inspect_err(|error| {
@@ -258,7 +258,10 @@ impl Runner {
             }
         })?;
         observed.answered(now);
-        read(number, request, &reply).map_err(|error| self.distrust(&request.keys().lock, error))
+        read(id.number.0, request, &reply).map_err(|error| {
+            self.store.server(id.node.0).into_iter().for_each(Server::distrust);
+            RequestError::Unanswered(Arc::new(error))
+        })
     }
 
     /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.

@@ -31,6 +31,7 @@ pub struct Rig {
     pub told: Vec<(CallId, Outcome)>,
     pub lost: Vec<CallId>,
     pub notes: Vec<Note>,
+    pub wanted: Vec<NodeId>,
     pub closed: Option<usize>,
     pub calls: Slab<()>,
     next_owner: u64,
@@ -70,6 +71,7 @@ impl Rig {
             told: Vec::new(),
             lost: Vec::new(),
             notes: Vec::new(),
+            wanted: Vec::new(),
             closed: None,
             calls: Slab::default(),
             next_owner: 0,
@@ -89,6 +91,7 @@ impl Rig {
                 Effect::Lost(call, _) => self.lost.push(call),
                 Effect::Note(note) => self.notes.push(note),
                 Effect::Closed { unfinished } => self.closed = Some(unfinished),
+                Effect::Wanted(node) => self.wanted.push(node),
                 Effect::Valid(..) | Effect::Ended(..) | Effect::Suspect(_) => {}
             }
         }

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::slots::slot_of;
 use super::table::Table;
 use crate::store::call::Call;
+#[cfg(feature = "_machine")]
+use crate::store::call::Post;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
 use crate::store::node::Node;
@@ -115,6 +117,36 @@ impl<W: Wire> Router<W> {
         }
     }
 
+    /// Runs it at the server of this seat. Where its slot has gone is the listener's to know: it asks anew there.
+    #[cfg(feature = "_machine")]
+    async fn find_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
+        let ran = self.ask(seat, call, request).await?;
+        // As `find`.
+        let is_elsewhere = || !self.table.seat(seat).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
+        if ran.reply.is_status("lost") && is_elsewhere() { self.ask(seat, call, request).await } else { Ok(ran) }
+    }
+
+    /// Goes on only to a node that is about to get the slot.
+    #[cfg(feature = "_machine")]
+    async fn ask<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
+        let slot = slot_of(call.lock_key);
+        let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
+        let node = self.table.seat(seat).ok_or_else(uncovered)?;
+        let outcome = Server::run(node, call, request).await.map(|reply| Ran { reply, by: node });
+        let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
+        match Redirect::read(refusal, || self.table.address_at(seat)) {
+            Some(Redirect::Ask(to)) => {
+                let node = self.table.at(&to).ok_or_else(uncovered)?;
+                self.wait_for(node, call.priority).await?;
+                return Server::run(node, call.asking(), request).await.map(|reply| Ran { reply, by: node });
+            }
+            Some(Redirect::Moved(to)) => drop(self.table.moved(slot, &to)),
+            None if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") => self.table.doubt.notify_one(),
+            None => {}
+        }
+        outcome
+    }
+
     /// A node that is about to get a slot says of a hold that it is lost, because its key is not there. But the key may have
     /// gone back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
     async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
@@ -194,6 +226,21 @@ impl<W: Wire> Store for Router<W> {
 
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.find(call, request).boxed()
+    }
+
+    #[cfg(feature = "_machine")]
+    fn run_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+        self.find_at(seat, call, request).boxed()
+    }
+
+    #[cfg(feature = "_machine")]
+    fn post(&self, seat: u16) -> Option<Box<dyn Post>> {
+        W::post(self.table.seat(seat)?.inner())
+    }
+
+    #[cfg(feature = "_machine")]
+    fn seat_of(&self, slot: u16) -> Option<u16> {
+        self.table.seat_of(slot)
     }
 
     #[cfg(feature = "_machine")]

@@ -1,6 +1,7 @@
 //! The master of each slot: the seats of a cluster's masters.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -101,8 +102,16 @@ impl<W: Wire> Table<W> {
 
     /// The address of the node that serves a slot.
     pub fn address_of(&self, slot: u16) -> Option<Address> {
-        let seat = self.slots.seat_of(slot)?;
+        self.address_at(self.slots.seat_of(slot)?)
+    }
+
+    pub fn address_at(&self, seat: u16) -> Option<Address> {
         Some(self.seated.lock().masters.get(usize::from(seat))?.as_ref()?.address.clone())
+    }
+
+    #[cfg(feature = "_machine")]
+    pub fn seat_of(&self, slot: u16) -> Option<u16> {
+        self.slots.seat_of(slot)
     }
 
     /// From now on there are no new nodes.
@@ -129,6 +138,7 @@ impl<W: Wire> Table<W> {
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&Node<W>> {
         let node = self.named(master, Some(slot))?;
         self.changed.notify_waiters();
+        self.tell_of_moves(slot..=slot);
         // One slot is seldom alone.
         self.doubt.notify_one();
         node.inner().link.gained_slots();
@@ -171,12 +181,20 @@ impl<W: Wire> Table<W> {
             tell(seated);
             gained
         };
+        self.tell_of_moves(0..=SLOTS - 1);
         // After the lock is free: a seat asks which slots it has.
         for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
             node.inner().want();
             node.inner().link.gained_slots();
         }
         self.changed.notify_waiters();
+    }
+
+    /// Which server has them now the listener asks for itself: what it is told may be late.
+    fn tell_of_moves(&self, slots: RangeInclusive<u16>) {
+        if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
+            listener.moved(slots);
+        }
     }
 
     /// The next table is another cluster's: it must use no connection from before, not even to an address that both have.
@@ -386,9 +404,9 @@ mod tests {
         let table = table();
         // CLUSTER KEYSLOT foo is 12182.
         table.replace(&[range(0, 16_383, 1)]);
-        let first = table.serving(12_182).unwrap().inner().keys.clone();
+        let first = table.serving(12_182).unwrap().inner().link.keys.clone();
         assert!(first.contains("{foo}"));
-        let second = table.moved(12_182, &at(2)).unwrap().inner().keys.clone();
+        let second = table.moved(12_182, &at(2)).unwrap().inner().link.keys.clone();
         assert!(second.contains("{foo}") && !first.contains("{foo}"));
     }
 

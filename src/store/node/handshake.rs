@@ -96,7 +96,7 @@ impl Supervised<NetworkWire> {
     fn heard(&self, message: &[u8]) {
         match (message, self.link.listener()) {
             (ECHO, _) => self.wire.echo.heard.notify_one(),
-            (message, Some(listener)) => listener.pushed(&self.keys, message),
+            (message, Some(listener)) => listener.pushed(&self.link.keys, message),
             (_, None) => {}
         }
     }
@@ -128,7 +128,7 @@ impl Supervised<NetworkWire> {
         }
         // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
         // it may have led to another server.
-        if self.keys.is_of_cluster() {
+        if self.link.keys.is_of_cluster() {
             connection.channel_tag = self.check_cluster(target, &mut io).await?;
             self.ask_time(target, &mut io).await?;
         } else {
@@ -205,7 +205,7 @@ impl Supervised<NetworkWire> {
         );
         let (id, slots) = asked.map_err(|error| cluster_error(target, error))?;
         let view = View::read(&slots, &target.place.address).map_err(|error| target.unreachable(Arc::new(error)))?;
-        match &self.keys {
+        match &self.link.keys {
             ServedKeys::Slots { masters, .. } if !masters.know(&id, &view) => {
                 Err(target.unreachable(Arc::new(Fault::AnotherCluster)))
             }
@@ -219,8 +219,8 @@ impl Supervised<NetworkWire> {
             check_version(version)?;
             match mode {
                 Some("sentinel") => Err(ConnectError::Sentinel),
-                Some("cluster") if !self.keys.is_of_cluster() => Err(ConnectError::Cluster),
-                Some("standalone") if self.keys.is_of_cluster() => {
+                Some("cluster") if !self.link.keys.is_of_cluster() => Err(ConnectError::Cluster),
+                Some("standalone") if self.link.keys.is_of_cluster() => {
                     Err(ConnectError::NotCluster { address: target.place.address.to_string() })
                 }
                 _ => Ok(()),

@@ -116,6 +116,11 @@ impl<W: Wire> Server for Node<W> {
         self.inner.link.ready(priority).boxed()
     }
 
+    #[cfg(feature = "_machine")]
+    fn want(&self) {
+        self.inner.want();
+    }
+
     fn fault(&self) -> Cause {
         self.inner.link.fault()
     }
@@ -198,7 +203,7 @@ impl<W: Wire> Store for Node<W> {
     }
 
     #[cfg(feature = "_machine")]
-    fn post(&self) -> Option<Box<dyn Post>> {
+    fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         W::post(&self.inner)
     }
 

@@ -69,7 +69,7 @@ async fn keep_connected<W: Wire>(
         };
         was_connected = true;
         let (up, connection) = (now(), W::connection(&attached).clone());
-        let serve = node.link.keep_checked(is_new.then_some(&connection), &node.keys, node.operation_timeout);
+        let serve = node.link.keep_checked(is_new.then_some(&connection), node.operation_timeout);
         let moved = tokio::select! {
             // A check whose answer came just before the end of the connection counts.
             biased;

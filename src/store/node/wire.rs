@@ -70,7 +70,6 @@ pub trait Wire: Send + Sync + Sized + 'static {
 /// Everything that exists once for each server.
 pub struct Supervised<W: Wire> {
     pub wire: W,
-    pub keys: ServedKeys,
     pub operation_timeout: Duration,
     /// With `strict_restart`.
     pub boot: Option<Boot>,
@@ -89,10 +88,9 @@ impl<W: Wire> Supervised<W> {
     pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: watch::Sender<()>, admission: Admission) -> Self {
         Self {
             wire,
-            keys,
             operation_timeout: options.operation_timeout,
             boot: Boot::new(options),
-            link: Link::new(changes, options.metrics.clone()),
+            link: Link::new(keys, changes, options.metrics.clone()),
             is_wanted: AtomicBool::new(false),
             wanted: Notify::new(),
             first: Mutex::new(None),

@@ -272,7 +272,7 @@ impl State {
             Effect::Tell(call, outcome) => self.told(client, call, &outcome),
             Effect::Valid(call, until) => self.rely(client, call, Some(until)),
             Effect::Lost(call, loss) => self.lost(client, call, loss),
-            Effect::Ended(..) | Effect::Suspect(_) | Effect::Note(_) | Effect::Closed { .. } => {}
+            Effect::Ended(..) | Effect::Suspect(_) | Effect::Wanted(_) | Effect::Note(_) | Effect::Closed { .. } => {}
         }
     }
 

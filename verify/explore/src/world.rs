@@ -514,7 +514,7 @@ impl World {
                 self.ended |= unfinished > 0;
             }
             Effect::Note(note) => self.say(|| format!("c{client} notes {note:?}")),
-            Effect::Ended(..) | Effect::Suspect(_) => {}
+            Effect::Ended(..) | Effect::Suspect(_) | Effect::Wanted(_) => {}
         }
     }
 
