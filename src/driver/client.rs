@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -27,6 +26,7 @@ use super::after::{After, ForTheTask};
 use super::clock::LocalClock;
 use super::courier::Courier;
 use super::hold::{About, DrivenHold};
+use super::relay::{Left, Relay};
 use super::report::Reporter;
 use super::requests::Replied;
 use super::room::Carrier;
@@ -52,10 +52,8 @@ pub struct Driver {
     shared: Mutex<Shared>,
     /// The task's, which is the same for as long as it lives.
     task: OnceLock<Waker>,
-    courier: Mutex<Courier>,
+    relay: Relay<Courier>,
     reporter: Reporter,
-    /// Something came up for the courier since it began.
-    is_wanted_once_more: AtomicBool,
     /// How many requests had no answer when it was closed.
     closed: SetOnce<usize>,
 }
@@ -85,9 +83,8 @@ impl Driver {
             clock,
             shared,
             task: OnceLock::new(),
-            courier: Mutex::new(Courier::new(engine.context.clone(), driver.clone())),
+            relay: Relay::new(Courier::new(engine.context.clone(), driver.clone()), ROUNDS),
             reporter: Reporter::default(),
-            is_wanted_once_more: AtomicBool::new(false),
             closed: SetOnce::new(),
             engine,
         });
@@ -298,22 +295,16 @@ impl Driver {
 }
 
 impl Carrier for Driver {
-    /// Sends requests and reads answers. If another thread is doing that, it looks once more when it is done, so nobody waits here.
+    /// Sends requests and reads answers. A caller that runs at once sends its next request itself.
     fn carry(&self) {
-        self.is_wanted_once_more.store(true, Ordering::SeqCst);
-        for _ in 0..ROUNDS {
-            let Some(mut courier) = self.courier.try_lock() else { return };
-            self.is_wanted_once_more.store(false, Ordering::SeqCst);
+        let work = |courier: &mut Courier| {
             let mut after = After::default();
             courier.carry(|answers, outbox| self.exchange(answers, outbox, &mut after));
-            drop(courier);
-            // A caller that runs at once sends its next request itself.
-            self.finish_answers(after);
-            if !self.is_wanted_once_more.load(Ordering::SeqCst) {
-                return;
-            }
+            after
+        };
+        if self.relay.carry(work, |after| self.finish_answers(after)) == Left::Something {
+            self.wake_task();
         }
-        self.wake_task();
     }
 
     /// Before its first poll it needs none: it looks then.

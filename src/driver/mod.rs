@@ -13,6 +13,7 @@ mod error;
 pub mod guard;
 pub mod hold;
 pub mod lock;
+mod relay;
 mod report;
 mod requests;
 mod room;

@@ -1,5 +1,7 @@
 //! A mutex without poisoning.
 
+#[cfg(feature = "_machine")]
+pub use std::sync::atomic;
 use std::sync::{MutexGuard, PoisonError};
 
 /// A mutex that goes on after a panic. No code of this library panics while it holds one, and no code of the user runs then;
