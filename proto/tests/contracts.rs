@@ -10,6 +10,7 @@ use fairlock_proto::event::{
     Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId,
 };
 use fairlock_proto::push::Push;
+use fairlock_proto::requests::leave::Left;
 use fairlock_proto::requests::renew::{Only, Renewed};
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
@@ -287,10 +288,43 @@ fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
     rig.pass(SECOND);
     assert_eq!(rig.sent.len(), 1, "one probe");
     let (id, _) = rig.last();
+    // For a reason of its own, which the server looks at first.
+    let no_right = Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
+    rig.refuse(id, RequestError::Refused(no_right));
+    assert!(matches!(rig.notes.as_slice(), [Note::Refuses(..)]), "{:?}", rig.notes);
+    let (id, _) = rig.last();
+    assert!(rig.sent.is_empty(), "one probe");
     rig.answer(id, held(1, LEASE));
     assert!(matches!(rig.notes.as_slice(), [_, Note::AcceptsAgain(_)]));
     rig.pass(2 * SECOND);
-    assert!(rig.sent.len() >= 2, "the others go on");
+    assert!(!rig.sent.is_empty(), "the last one goes on");
+}
+
+#[test]
+fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_they_are_accepted() {
+    let no_right = || Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
+    let mut rig = Rig::new(settings());
+    for _ in 0..200 {
+        let call = rig.lock("x");
+        let (id, _) = rig.last();
+        rig.answer(id, queued(7));
+        rig.step(Event::Gone(call));
+    }
+    let mut tries = 0;
+    for _ in 0..100 {
+        rig.pass(SECOND / 10);
+        while let Some((id, ..)) = rig.sent.pop() {
+            tries += 1;
+            rig.refuse(id, RequestError::Refused(no_right()));
+        }
+    }
+    assert!(tries > 200 + 64 * 5 && tries <= 200 + 64 * 10, "{tries} in ten seconds");
+    assert_eq!(rig.notes.iter().filter(|note| matches!(note, Note::CannotLeave(..))).count(), 1);
+    rig.pass(SECOND);
+    while let Some((id, ..)) = rig.sent.pop() {
+        rig.answer(id, Answer::Left(Left { more: false }));
+    }
+    assert!(rig.session.is_idle());
 }
 
 #[test]
@@ -361,7 +395,10 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
             }
         }
     }
-    assert!(matches!(rig.notes.as_slice(), [Note::WaitsForItself(_)]), "{:?}", rig.notes);
+    let warnings = rig.notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
+    assert_eq!(warnings.count(), 1, "{:?}", rig.notes);
+    let polls = rig.notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
+    assert!(polls.count() > 1 && matches!(rig.notes[0], Note::IsQueued(_)), "{:?}", rig.notes);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::task::Waker;
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::Ended;
 
-use super::hold::DrivenHold;
+use super::hold::{About, DrivenHold};
+use crate::engine::observe::CallerSpan;
 
 #[derive(Default)]
 pub struct After {
@@ -29,6 +30,8 @@ pub struct After {
 /// For the log, the metrics and the watchers of holds: code of the user may run.
 pub enum Report {
     Ended(Arc<DrivenHold>, Ended),
+    InLine(Arc<About>, CallerSpan),
+    PassedOver(Arc<About>),
     Note(Note),
     /// The connection may be half-open.
     Suspect,

@@ -43,7 +43,7 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
 }
 
 /// The machine has faults of its own where the store has the same, or knows more.
-fn cause(cause: Cause, runner: &Runner) -> store::Cause {
+pub fn cause(cause: Cause, runner: &Runner) -> store::Cause {
     // What the connection that has ended said; by now the store may know why there is no other one.
     if let Some(Fault::NotConnected | Fault::Disconnected) = cause.0.downcast_ref() {
         return runner.why_no_answer("");
