@@ -1,6 +1,7 @@
 //! Requests that no stage waits for: leaving, passing a free lock on, looking at names that were released a moment ago. Each is
 //! repeated until it is answered, or until what it is about has ended by itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,23 +85,59 @@ pub struct Chores {
 /// The leaves that are refused until a person helps.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Refused {
-    pub count: usize,
+    /// By the keys of their locks.
+    names: BTreeMap<Arc<str>, RefusedName>,
     tried: usize,
     line: Line<Id>,
 }
 
+#[derive(Debug, Clone, Copy, Default, Hash)]
+struct RefusedName {
+    leaves: usize,
+    /// When the server last heard of this client that it waits for the name, which keeps all its places there.
+    heard: Option<Instant>,
+}
+
 impl Refused {
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub fn begin(&mut self, lock: &Arc<str>) {
+        self.names.entry(lock.clone()).or_default().leaves += 1;
+    }
+
+    pub fn is_heard(&mut self, lock: &Arc<str>, now: Instant) {
+        if let Some(name) = self.names.get_mut(lock) {
+            name.heard = Some(now);
+        }
+    }
+
+    pub fn heard(&self, lock: &Arc<str>) -> Option<Instant> {
+        self.names.get(lock)?.heard
+    }
+
     /// It goes to the end of the line.
     pub fn wait(&mut self, number: RequestNumber, id: Id) -> Turn {
         self.line.push(number, id);
         Turn::Waits(number)
     }
 
-    pub fn end(&mut self, turn: Turn) {
+    pub fn end_turn(&mut self, turn: Turn) {
         match turn {
             Turn::NotYet => {}
             Turn::Waits(number) => drop(self.line.remove(number)),
             Turn::Taken => self.tried -= 1,
+        }
+    }
+
+    pub fn end(&mut self, lock: &Arc<str>, turn: Turn) {
+        self.end_turn(turn);
+        if let Some(name) = self.names.get_mut(lock) {
+            name.leaves -= 1;
+            if name.leaves == 0 {
+                self.names.remove(lock);
+            }
         }
     }
 

@@ -113,9 +113,9 @@ impl Desk<'_> {
             return;
         }
         *answers = Answers::Refused(Turn::NotYet);
-        let keys = keys.clone();
-        refused.count += 1;
-        if refused.count == 1 {
+        let (keys, is_first) = (keys.clone(), refused.is_empty());
+        refused.begin(&keys.lock);
+        if is_first {
             self.note(Note::CannotLeave(keys, refusal.clone()));
         }
     }
@@ -125,7 +125,7 @@ impl Desk<'_> {
         let number = self.common.next_request();
         let Chores { chores, refused, .. } = &mut self.common.chores;
         if let Some(Chore { task: Task::Leave(_, Answers::Refused(turn), _), .. }) = chores.get_mut(id) {
-            refused.end(*turn);
+            refused.end_turn(*turn);
             *turn = refused.wait(number, id);
             self.give_turns();
         }
@@ -145,10 +145,10 @@ impl Desk<'_> {
         let (now, lasts) = (self.now, self.common.settings.longest_effect(Duration::ZERO));
         let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
         // A place does not end while its client polls for the name: it would be granted the lock, and left only then (P6).
-        if let Task::Leave(.., until) = &mut chore.task
-            && self.common.queues.of(&chore.keys.lock).is_some()
-        {
-            *until = now + lasts;
+        if let Task::Leave(.., until) = &mut chore.task {
+            let polled = self.common.queues.of(&chore.keys.lock).map(|_| now);
+            let heard = self.common.chores.refused.heard(&chore.keys.lock);
+            *until = polled.max(heard).map_or(*until, |heard| (*until).max(heard + lasts));
         }
         if chore.task.until().is_some_and(|until| until <= now) {
             self.end_chore(id);
@@ -167,8 +167,7 @@ impl Desk<'_> {
         if let Task::Leave(_, answers, _) = chore.task {
             self.common.chores.leaves -= 1;
             if let Answers::Refused(turn) = answers {
-                self.common.chores.refused.count -= 1;
-                self.common.chores.refused.end(turn);
+                self.common.chores.refused.end(&chore.keys.lock, turn);
                 self.give_turns();
             }
         }

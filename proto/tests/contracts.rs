@@ -300,30 +300,50 @@ fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
     assert!(!rig.sent.is_empty(), "the last one goes on");
 }
 
-#[test]
-fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_they_are_accepted() {
-    let no_right = || Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
-    let mut rig = Rig::new(settings());
-    for _ in 0..200 {
-        let call = rig.lock("x");
-        let (id, _) = rig.last();
-        rig.answer(id, queued(7));
-        rig.step(Event::Gone(call));
-    }
+/// A call that waits no longer, and whose leave is sent.
+fn given_up(rig: &mut Rig) {
+    let want = rig.want("x");
+    let call = rig.call(fairlock_proto::event::Want { lease: Lease::Renewed(SECOND), ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.step(Event::Gone(call));
+}
+
+fn refuse_leaves(rig: &mut Rig, tenths: usize) -> usize {
     let mut tries = 0;
-    for _ in 0..100 {
+    for _ in 0..tenths {
         rig.pass(SECOND / 10);
-        while let Some((id, ..)) = rig.sent.pop() {
+        while let Some((id, _, Request::Leave(_))) = rig.sent.pop() {
             tries += 1;
-            rig.refuse(id, RequestError::Refused(no_right()));
+            let no_right = Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
+            rig.refuse(id, RequestError::Refused(no_right));
         }
     }
-    assert!(tries > 200 + 64 * 5 && tries <= 200 + 64 * 10, "{tries} in ten seconds");
-    assert_eq!(rig.notes.iter().filter(|note| matches!(note, Note::CannotLeave(..))).count(), 1);
-    rig.pass(SECOND);
+    tries
+}
+
+fn accept_leaves(rig: &mut Rig) -> usize {
+    let mut accepted = 0;
     while let Some((id, ..)) = rig.sent.pop() {
         rig.answer(id, Answer::Left(Left { more: false }));
+        accepted += 1;
     }
+    accepted
+}
+
+#[test]
+fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
+    let mut rig = Rig::new(settings());
+    (0..200).for_each(|_| given_up(&mut rig));
+    let tries = refuse_leaves(&mut rig, 100);
+    assert!(tries > 200 + 64 * 5 && tries <= 200 + 64 * 10, "{tries} in ten seconds");
+    assert_eq!(rig.notes.iter().filter(|note| matches!(note, Note::CannotLeave(..))).count(), 1);
+    // The server hears between two tries that this client waits, which keeps all its places.
+    given_up(&mut rig);
+    assert_eq!(accept_leaves(&mut rig), 1);
+    refuse_leaves(&mut rig, 90);
+    rig.pass(SECOND);
+    assert_eq!(accept_leaves(&mut rig), 200);
     assert!(rig.session.is_idle());
 }
 

@@ -45,8 +45,10 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
 /// The machine has faults of its own where the store has the same, or knows more.
 pub fn cause(cause: Cause, runner: &Runner) -> store::Cause {
     // What the connection that has ended said; by now the store may know why there is no other one.
-    if let Some(Fault::NotConnected | Fault::Disconnected) = cause.0.downcast_ref() {
-        return runner.why_no_answer("");
+    match cause.0.downcast_ref() {
+        Some(Fault::NotConnected | Fault::Disconnected) => return runner.why_no_answer(""),
+        Some(Fault::NoAnswer(_)) if !runner.is_connected("") => return runner.why_no_answer(""),
+        _ => {}
     }
     match cause.0.downcast_ref() {
         Some(machine::Fault::NotConnected | machine::Fault::Disconnected | machine::Fault::NoAnswerYet) => {
