@@ -435,6 +435,8 @@ fn events_of_the_code() -> BTreeSet<Event> {
                 for argument in arguments(enclosed(&code[index + call.len() - 1..])) {
                     if let Some(name) = argument.strip_prefix("target: ") {
                         target = Some(name.trim_matches('"').to_owned());
+                    } else if argument.starts_with("parent: ") {
+                        // The span that it belongs into.
                     } else if argument.starts_with('"') {
                         let lines = argument.trim_matches('"').split("\\\n");
                         text = Some(lines.map(str::trim_start).collect::<String>());

@@ -1,21 +1,25 @@
 //! Requests that no stage waits for: leaving, passing a free lock on, looking at names that were released a moment ago. Each is
 //! repeated until it is answered, or until what it is about has ended by itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::canonical::Seq;
+use crate::canonical::{RequestNumber, Seq};
 use crate::error::RequestError;
 use crate::keys::Keys;
+use crate::line::Line;
+use crate::node::Lane;
 use crate::sending::Sending;
 use crate::slab::{Id, Slab};
 use crate::standing::Standing;
 use crate::time::{Instant, ServerTime};
 
-/// The pause of a leave that is refused until a person helps. So many of them share a second.
+/// The pause of a leave that is refused until a person helps.
 pub const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
-pub const REFUSED_IN_A_SECOND: u32 = 64;
+/// How many of these are tried at a time, with their pauses: many of them would be as many requests a second otherwise.
+const TRIED_AT_ONCE: usize = 64;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Chore {
@@ -56,7 +60,18 @@ pub struct Leaving {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answers {
     None,
-    Refused,
+    /// Refused until a person helps.
+    Refused(Turn),
+}
+
+/// Of a leave that is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Turn {
+    /// Its first pause.
+    NotYet,
+    Waits(RequestNumber),
+    /// It is tried, or pauses.
+    Taken,
 }
 
 #[derive(Debug, Clone, Default, Hash)]
@@ -64,8 +79,76 @@ pub struct Chores {
     pub chores: Slab<Chore>,
     /// How many of them are leaves.
     pub leaves: usize,
-    /// How many of these are refused until a person helps.
-    pub refused: u32,
+    pub refused: Refused,
+}
+
+/// The leaves that are refused until a person helps.
+#[derive(Debug, Clone, Default, Hash)]
+pub struct Refused {
+    /// By the keys of their locks.
+    names: BTreeMap<Arc<str>, RefusedName>,
+    tried: usize,
+    line: Line<Id>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Hash)]
+struct RefusedName {
+    leaves: usize,
+    /// When the server last heard of this client that it waits for the name, which keeps all its places there.
+    heard: Option<Instant>,
+}
+
+impl Refused {
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub fn begin(&mut self, lock: &Arc<str>) {
+        self.names.entry(lock.clone()).or_default().leaves += 1;
+    }
+
+    pub fn is_heard(&mut self, lock: &Arc<str>, now: Instant) {
+        if let Some(name) = self.names.get_mut(lock) {
+            name.heard = Some(now);
+        }
+    }
+
+    pub fn heard(&self, lock: &Arc<str>) -> Option<Instant> {
+        self.names.get(lock)?.heard
+    }
+
+    /// It goes to the end of the line.
+    pub fn wait(&mut self, number: RequestNumber, id: Id) -> Turn {
+        self.line.push(number, id);
+        Turn::Waits(number)
+    }
+
+    pub fn end_turn(&mut self, turn: Turn) {
+        match turn {
+            Turn::NotYet => {}
+            Turn::Waits(number) => drop(self.line.remove(number)),
+            Turn::Taken => self.tried -= 1,
+        }
+    }
+
+    pub fn end(&mut self, lock: &Arc<str>, turn: Turn) {
+        self.end_turn(turn);
+        if let Some(name) = self.names.get_mut(lock) {
+            name.leaves -= 1;
+            if name.leaves == 0 {
+                self.names.remove(lock);
+            }
+        }
+    }
+
+    /// Takes the next one out of the line, if it may be tried.
+    pub fn take_next(&mut self) -> Option<Id> {
+        if self.tried == TRIED_AT_ONCE || self.line.is_empty() {
+            return None;
+        }
+        self.tried += 1;
+        self.line.pop_first()
+    }
 }
 
 impl Chores {
@@ -75,6 +158,15 @@ impl Chores {
 
     pub fn ids_from(&self, from: usize, count: usize) -> (Vec<Id>, Option<usize>) {
         self.chores.ids_from(from, count)
+    }
+}
+
+impl Chore {
+    pub fn wants(&self) -> Option<Lane> {
+        match self.task {
+            Task::Leave(_, Answers::Refused(Turn::Waits(_)), _) => None,
+            _ => self.sending.wants(Lane::Cleanup),
+        }
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::canonical::Seq;
 use crate::command::Command;
-use crate::error::{CallError, Ended, Loss, Refusal, UnlockError, Unlocked};
+use crate::error::{CallError, Cause, Ended, Loss, Refusal, UnlockError, Unlocked};
 use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed};
 use crate::requests::acquire::Acquire;
 use crate::requests::leave::Leave;
-use crate::requests::poll::Poll;
+use crate::requests::poll::{Poll, PolledHolder};
 use crate::requests::release::Release;
 use crate::requests::renew::Renew;
 use crate::requests::{ClientArgs, ScriptRequest};
@@ -116,6 +116,19 @@ impl Request {
 /// A line for the log.
 #[derive(Debug, Clone)]
 pub enum Note {
+    /// The server has given the call a place in the queue.
+    IsQueued(CallId),
+    /// A poll was answered. `waiting`: calls of this client; `places`: those of all clients.
+    StillWaiting {
+        keys: Arc<Keys>,
+        waiting: usize,
+        places: u64,
+        holder: Option<PolledHolder>,
+    },
+    /// A renewal had no answer. It is repeated until the lease ends.
+    CannotRenew(Arc<Keys>, Cause),
+    /// A grant came too late to be trusted, and the question about it had no answer. Polls ask it again.
+    CannotConfirm(Arc<Keys>, Cause),
     /// A task waits for a lock that it holds itself.
     WaitsForItself(Arc<Keys>),
     /// A task outside of any scope waits for a lock that a scope has held for a whole lease.

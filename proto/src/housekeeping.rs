@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::{RequestNumber, Seq};
-use crate::chore::{AFTER_A_REFUSAL, Answers, Chore, Chores, Leaving, REFUSED_IN_A_SECOND, Task};
+use crate::chore::{AFTER_A_REFUSAL, Answers, Chore, Chores, Leaving, Task, Turn};
 use crate::desk::Desk;
 use crate::effect::{Note, Request};
 use crate::error::{Refusal, RequestError, other_reply};
 use crate::event::{Answer, Reply};
 use crate::keys::Keys;
-use crate::node::{Asker, Lane};
+use crate::node::Asker;
 use crate::requests::leave::{Leave, Left};
 use crate::requests::poll::{Poll, PolledHolder};
 use crate::sending::{Answered, Sending};
@@ -97,7 +97,7 @@ impl Desk<'_> {
             && refusal.needs_a_person()
         {
             self.note_refusal(id, refusal);
-            pause = AFTER_A_REFUSAL.max(AFTER_A_REFUSAL * self.common.chores.refused / REFUSED_IN_A_SECOND);
+            pause = AFTER_A_REFUSAL;
         }
         if let Some(chore) = self.common.chores.chores.get_mut(id) {
             chore.sending = Sending::Pause(self.now + pause);
@@ -109,13 +109,34 @@ impl Desk<'_> {
     fn note_refusal(&mut self, id: Id, refusal: &Refusal) {
         let Chores { chores, refused, .. } = &mut self.common.chores;
         let Some(Chore { task: Task::Leave(_, answers, _), keys, .. }) = chores.get_mut(id) else { return };
-        if std::mem::replace(answers, Answers::Refused) == Answers::Refused {
+        if *answers != Answers::None {
             return;
         }
-        let keys = keys.clone();
-        *refused += 1;
-        if *refused == 1 {
+        *answers = Answers::Refused(Turn::NotYet);
+        let (keys, is_first) = (keys.clone(), refused.is_empty());
+        refused.begin(&keys.lock);
+        if is_first {
             self.note(Note::CannotLeave(keys, refusal.clone()));
+        }
+    }
+
+    /// It is tried again when its turn comes, which may be now.
+    fn wait_for_turn(&mut self, id: Id) {
+        let number = self.common.next_request();
+        let Chores { chores, refused, .. } = &mut self.common.chores;
+        if let Some(Chore { task: Task::Leave(_, Answers::Refused(turn), _), .. }) = chores.get_mut(id) {
+            refused.end_turn(*turn);
+            *turn = refused.wait(number, id);
+            self.give_turns();
+        }
+    }
+
+    fn give_turns(&mut self) {
+        while let Some(id) = self.common.chores.refused.take_next() {
+            if let Some(Chore { task: Task::Leave(_, answers, _), .. }) = self.common.chores.chores.get_mut(id) {
+                *answers = Answers::Refused(Turn::Taken);
+            }
+            self.keep_chore(id);
         }
     }
 
@@ -124,16 +145,19 @@ impl Desk<'_> {
         let (now, lasts) = (self.now, self.common.settings.longest_effect(Duration::ZERO));
         let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
         // A place does not end while its client polls for the name: it would be granted the lock, and left only then (P6).
-        if let Task::Leave(.., until) = &mut chore.task
-            && self.common.queues.of(&chore.keys.lock).is_some()
-        {
-            *until = now + lasts;
+        if let Task::Leave(.., until) = &mut chore.task {
+            let polled = self.common.queues.of(&chore.keys.lock).map(|_| now);
+            let heard = self.common.chores.refused.heard(&chore.keys.lock);
+            *until = polled.max(heard).map_or(*until, |heard| (*until).max(heard + lasts));
         }
         if chore.task.until().is_some_and(|until| until <= now) {
             self.end_chore(id);
             return;
         }
-        chore.sending.go_on(now);
+        if chore.sending.is_due(now) {
+            chore.sending = Sending::Waits;
+            self.wait_for_turn(id);
+        }
         self.keep_chore(id);
     }
 
@@ -142,7 +166,10 @@ impl Desk<'_> {
         self.forget(chore.standing, Timer::Chore(id));
         if let Task::Leave(_, answers, _) = chore.task {
             self.common.chores.leaves -= 1;
-            self.common.chores.refused -= u32::from(answers == Answers::Refused);
+            if let Answers::Refused(turn) = answers {
+                self.common.chores.refused.end(&chore.keys.lock, turn);
+                self.give_turns();
+            }
         }
         Some(chore)
     }
@@ -150,7 +177,7 @@ impl Desk<'_> {
     pub fn keep_chore(&mut self, id: Id) {
         let Some(chore) = self.common.chores.chores.get(id) else { return };
         let due = chore.sending.due().into_iter().chain(chore.task.until()).min();
-        let (slot, wants) = (chore.slot, chore.sending.wants(Lane::Cleanup));
+        let (slot, wants) = (chore.slot, chore.wants());
         let wish = Wish { timer: Timer::Chore(id), asker: Asker::Chore(id), slot, due, wants };
         let standing = self.keep(chore.standing, wish);
         if let Some(chore) = self.common.chores.chores.get_mut(id) {

@@ -213,11 +213,20 @@ impl Node {
 
     /// The server has answered, perhaps with a refusal. A request without an answer says nothing about the gate.
     pub fn answered(&mut self, refusal: Option<&Refusal>, seed: u64, now: Instant) -> Option<GateChange> {
-        let refusal = refusal.filter(|refusal| refusal.kind == RefusalKind::ServerForNow);
-        let Some(refusal) = refusal else {
-            let was_open = matches!(std::mem::replace(&mut self.gate, Gate::Open), Gate::Open);
-            return (!was_open).then_some(GateChange::Opened);
-        };
+        match refusal {
+            Some(refusal) if refusal.kind == RefusalKind::ServerForNow => self.refused(refusal, seed, now),
+            // Such as NOPERM: the server looks at these before it looks at what it refuses to all.
+            Some(refusal) if !refusal.ran_in_part() => None,
+            _ => self.served(),
+        }
+    }
+
+    fn served(&mut self) -> Option<GateChange> {
+        let was_open = matches!(std::mem::replace(&mut self.gate, Gate::Open), Gate::Open);
+        (!was_open).then_some(GateChange::Opened)
+    }
+
+    fn refused(&mut self, refusal: &Refusal, seed: u64, now: Instant) -> Option<GateChange> {
         if let Gate::Refusing { refusal: last, backoff, next_probe, .. } = &mut self.gate {
             *last = refusal.clone();
             // Requests that were under way as the gate closed are refused as well. They must not push the probe away.

@@ -18,6 +18,7 @@ impl Desk<'_> {
     /// From now on this attempt is polled for.
     pub fn enqueue(&mut self, new: &NewWaiter<'_>) -> Id {
         let (now, regular) = (self.now, self.now + self.settings().poll_interval);
+        self.common.chores.refused.is_heard(&new.keys.lock, now);
         let id = self.common.queues.for_waiter(new, regular);
         self.change_queue(id, |queue| queue.add(new, now, regular));
         id
@@ -83,6 +84,7 @@ impl Desk<'_> {
         let asked = queue.take(answered.number)?;
         let news = match answered.reply {
             Ok(Reply { answer: Answer::Polled(polled), .. }) => {
+                self.common.chores.refused.is_heard(&queue.keys.lock, now);
                 let (asked_at, epoch) = (answered.sent, answered.epoch);
                 let floor = Floor { token: polled.floor, asked: asked_at, round_trip: now.since(asked_at), epoch };
                 Some(queue.read(&asked, *polled, floor, now, settings))

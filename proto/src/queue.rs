@@ -118,6 +118,9 @@ pub enum News {
     Polled {
         keys: Arc<Keys>,
         holder: Option<PolledHolder>,
+        /// How many wait here, and over all clients.
+        waiting: usize,
+        places: u64,
         /// The waiters that it speaks for.
         carried: Vec<(Id, Seq)>,
         /// Those of them that have no place.
@@ -325,7 +328,8 @@ impl Queue {
         let is_due = is_unclear || polled.more;
         self.go_on(if is_due { now } else { next_after(&polled, floor.asked, now, settings.poll_interval) });
         let (carried, without) = (self.known(&asked.carried), self.known(&asked.without(&polled)));
-        News::Polled { keys: self.keys.clone(), holder: polled.holder, carried, without }
+        let (keys, waiting, places) = (self.keys.clone(), self.waiters.len(), polled.places);
+        News::Polled { keys, holder: polled.holder, waiting, places, carried, without }
     }
 
     /// A poll had no answer, so that its evidence is lost. A reason that does not pass ends the waits.

@@ -364,11 +364,12 @@ impl Step<'_> {
 
     fn tell_waiters(&mut self, news: News) {
         match news {
-            News::Polled { keys, holder, carried, without } => {
-                if let Some(holder) = holder {
-                    self.found(&keys, &holder);
-                    self.warn_of_self_wait(&keys, &holder, &carried);
+            News::Polled { keys, holder, waiting, places, carried, without } => {
+                if let Some(holder) = &holder {
+                    self.found(&keys, holder);
+                    self.warn_of_self_wait(&keys, holder, &carried);
                 }
+                self.effects.push(Effect::Note(Note::StillWaiting { keys, waiting, places, holder }));
                 for (id, seq) in without {
                     self.with(id, |entry, desk| entry.has_no_place(seq, desk));
                 }

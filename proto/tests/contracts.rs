@@ -10,6 +10,7 @@ use fairlock_proto::event::{
     Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::push::Push;
+use fairlock_proto::requests::leave::Left;
 use fairlock_proto::requests::renew::{Only, Renewed};
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slots::{SLOTS, Topology, slot_of};
@@ -287,10 +288,63 @@ fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
     rig.pass(SECOND);
     assert_eq!(rig.sent.len(), 1, "one probe");
     let (id, _) = rig.last();
+    // For a reason of its own, which the server looks at first.
+    let no_right = Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
+    rig.refuse(id, RequestError::Refused(no_right));
+    assert!(matches!(rig.notes.as_slice(), [Note::Refuses(..)]), "{:?}", rig.notes);
+    let (id, _) = rig.last();
+    assert!(rig.sent.is_empty(), "one probe");
     rig.answer(id, held(1, LEASE));
     assert!(matches!(rig.notes.as_slice(), [_, Note::AcceptsAgain(_)]));
     rig.pass(2 * SECOND);
-    assert!(rig.sent.len() >= 2, "the others go on");
+    assert!(!rig.sent.is_empty(), "the last one goes on");
+}
+
+/// A call that waits no longer, and whose leave is sent.
+fn given_up(rig: &mut Rig) {
+    let want = rig.want("x");
+    let call = rig.call(fairlock_proto::event::Want { lease: Lease::Renewed(SECOND), ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.step(Event::Gone(call));
+}
+
+fn refuse_leaves(rig: &mut Rig, tenths: usize) -> usize {
+    let mut tries = 0;
+    for _ in 0..tenths {
+        rig.pass(SECOND / 10);
+        while let Some((id, _, Request::Leave(_))) = rig.sent.pop() {
+            tries += 1;
+            let no_right = Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
+            rig.refuse(id, RequestError::Refused(no_right));
+        }
+    }
+    tries
+}
+
+fn accept_leaves(rig: &mut Rig) -> usize {
+    let mut accepted = 0;
+    while let Some((id, ..)) = rig.sent.pop() {
+        rig.answer(id, Answer::Left(Left { more: false }));
+        accepted += 1;
+    }
+    accepted
+}
+
+#[test]
+fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
+    let mut rig = Rig::new(settings());
+    (0..200).for_each(|_| given_up(&mut rig));
+    let tries = refuse_leaves(&mut rig, 100);
+    assert!(tries > 200 + 64 * 5 && tries <= 200 + 64 * 10, "{tries} in ten seconds");
+    assert_eq!(rig.notes.iter().filter(|note| matches!(note, Note::CannotLeave(..))).count(), 1);
+    // The server hears between two tries that this client waits, which keeps all its places.
+    given_up(&mut rig);
+    assert_eq!(accept_leaves(&mut rig), 1);
+    refuse_leaves(&mut rig, 90);
+    rig.pass(SECOND);
+    assert_eq!(accept_leaves(&mut rig), 200);
+    assert!(rig.session.is_idle());
 }
 
 #[test]
@@ -361,7 +415,10 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
             }
         }
     }
-    assert!(matches!(rig.notes.as_slice(), [Note::WaitsForItself(_)]), "{:?}", rig.notes);
+    let warnings = rig.notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
+    assert_eq!(warnings.count(), 1, "{:?}", rig.notes);
+    let polls = rig.notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
+    assert!(polls.count() > 1 && matches!(rig.notes[0], Note::IsQueued(_)), "{:?}", rig.notes);
 }
 
 #[test]

@@ -7,7 +7,8 @@ use fairlock_proto::effect::Note;
 use fairlock_proto::error::Ended;
 use fairlock_proto::event::NodeId;
 
-use super::hold::DrivenHold;
+use super::hold::{About, DrivenHold};
+use crate::engine::observe::CallerSpan;
 
 #[derive(Default)]
 pub struct After {
@@ -30,6 +31,8 @@ pub struct After {
 /// For the log, the metrics and the watchers of holds: code of the user may run.
 pub enum Report {
     Ended(Arc<DrivenHold>, Ended),
+    InLine(Arc<About>, CallerSpan),
+    PassedOver(Arc<About>),
     Note(Note),
     /// A connection to it is to be made.
     Wanted(NodeId),

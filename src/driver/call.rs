@@ -1,15 +1,20 @@
 //! A call for a lock: the caller's future only reads its slot.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use fairlock_proto::error::{Loss, UnlockError, Unlocked};
-use fairlock_proto::event::{CallId, Want};
+use fairlock_proto::event::{CallId, Event, Want};
+use fairlock_proto::time::Instant as Moment;
+use tokio::time::{Sleep, sleep_until};
 
 use super::client::Client;
 use super::hold::About;
 use super::shared::Answered;
+use crate::store::clock::now;
 
 /// A call that the machine knows, then its guard. Dropped, it is given up.
 pub struct Pending {
@@ -25,16 +30,38 @@ impl Pending {
 
     /// Hands the call to the machine at the first poll.
     pub async fn outcome(&mut self, want: &Want, about: &Arc<About>) -> Answered {
-        poll_fn(|context| match self.call {
-            Some(call) => self.poll(call, context),
-            None => {
-                let waker = context.waker().clone();
-                let (call, answered) = self.client.driver().call(want.clone(), about.clone(), waker);
-                self.call = Some(call);
-                answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+        let mut limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(limit));
+        poll_fn(|context| {
+            let polled = match self.call {
+                Some(call) => self.poll(call, context),
+                None => {
+                    let waker = context.waker().clone();
+                    let (call, answered) = self.client.driver().call(want.clone(), about.clone(), waker);
+                    self.call = Some(call);
+                    answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+                }
+            };
+            if let (Poll::Pending, Some(limit)) = (&polled, &mut limit) {
+                self.keep_limit(limit, context);
             }
+            polled
         })
         .await
+    }
+
+    /// For a caller of another runtime, which keeps its limit itself: that of the client may rest.
+    fn limit_elsewhere(&self, limit: Moment) -> Option<Pin<Box<Sleep>>> {
+        let driver = self.client.driver();
+        let limit = || Box::pin(sleep_until(driver.clock.instant(limit).into()));
+        driver.context().is_elsewhere().then(limit)
+    }
+
+    /// The machine ends the call, which wakes its caller: as a rule at once, and later if more is due than it does in one step.
+    fn keep_limit(&self, limit: &mut Pin<Box<Sleep>>, context: &mut Context<'_>) {
+        while limit.as_mut().poll(context).is_ready() {
+            limit.as_mut().reset((now() + Duration::from_millis(1)).into());
+            self.client.driver().feed(Event::Time);
+        }
     }
 
     fn poll(&mut self, call: CallId, context: &Context<'_>) -> Poll<Answered> {

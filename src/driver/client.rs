@@ -34,6 +34,7 @@ use super::shared::{Answered, Shared};
 use super::slots;
 use super::without_runtime;
 use crate::engine::context::Context as ClientContext;
+use crate::engine::observe::{CallerSpan, Named};
 use crate::engine::{Engine, close};
 use crate::store::admission::IN_FLIGHT;
 use crate::store::boot::Boot;
@@ -142,7 +143,9 @@ impl Driver {
     /// Begins a call, whose caller is woken when there is an outcome.
     pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> (CallId, Option<Answered>) {
         let mut after = After::default();
-        let begun = self.shared.lock().call(want, about, waker, &mut after);
+        // The log is the user's: the mutex is free.
+        let span = CallerSpan::of(&about.who());
+        let begun = self.shared.lock().call(want, about, span, waker, &mut after);
         self.finish_and_send(after);
         begun
     }

@@ -43,10 +43,12 @@ pub fn refusal(refusal: &machine::Refusal) -> Refusal {
 }
 
 /// The machine has faults of its own where the store has the same, or knows more.
-fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
+pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
     // What the connection that has ended said; by now the store may know why there is no other one.
-    if let Some(Fault::NotConnected | Fault::Disconnected) = cause.0.downcast_ref() {
-        return runner.why_no_answer(lock_key);
+    match cause.0.downcast_ref() {
+        Some(Fault::NotConnected | Fault::Disconnected) => return runner.why_no_answer(lock_key),
+        Some(Fault::NoAnswer(_)) if !runner.is_connected(lock_key) => return runner.why_no_answer(lock_key),
+        _ => {}
     }
     match cause.0.downcast_ref() {
         Some(machine::Fault::NotConnected | machine::Fault::Disconnected | machine::Fault::NoAnswerYet) => {

@@ -8,12 +8,14 @@ use std::time::Instant;
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::{Ended, Loss};
 use fairlock_proto::event::NodeId;
+use fairlock_proto::keys::Keys;
+use fairlock_proto::requests::poll::PolledHolder;
 
 use super::after::Report;
 use super::error;
-use super::hold::DrivenHold;
+use super::hold::{About, DrivenHold};
 use crate::engine::context::Context;
-use crate::engine::observe::{Lost, Named};
+use crate::engine::observe::{Lost, Named, millis};
 use crate::store::clock::now;
 use crate::store::error::Refusal;
 use crate::store::runtime::log_line;
@@ -32,15 +34,35 @@ impl Reporter {
         for report in reports {
             match report {
                 Report::Ended(hold, ended) => end(&hold, ended),
-                Report::Note(note) => log_line(|| self.note_down(&note)),
+                Report::InLine(about, span) => log_line(|| span.in_line(&about.who())),
+                Report::PassedOver(about) => log_line(|| log_passed_over(&about)),
+                Report::Note(note) => log_line(|| self.note_down(context, note)),
                 Report::Wanted(node) => server(context, node).into_iter().for_each(Server::want),
                 Report::Suspect(node) => server(context, node).into_iter().for_each(Server::suspect),
             }
         }
     }
 
-    fn note_down(&self, note: &Note) {
+    fn note_down(&self, context: &Context, note: Note) {
         match note {
+            // It belongs into the span of its call.
+            Note::IsQueued(_) => {}
+            Note::StillWaiting { keys, waiting, places, holder } => {
+                context.options().metrics.polled();
+                log_wait(&keys, waiting, places, holder.as_ref());
+            }
+            Note::CannotRenew(keys, cause) => tracing::debug!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                error = %error::cause(cause, &context.runner, &keys.lock),
+                "a renewal failed; retrying until the lease ends"
+            ),
+            Note::CannotConfirm(keys, cause) => tracing::debug!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                error = %error::cause(cause, &context.runner, &keys.lock),
+                "a grant could not be confirmed; polling"
+            ),
             Note::WaitsForItself(keys) => tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,
@@ -59,11 +81,11 @@ impl Reporter {
             Note::CannotLeave(keys, refusal) => tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,
-                refusal = %error::refusal(refusal),
+                refusal = %error::refusal(&refusal),
                 "could not leave the queue yet"
             ),
-            Note::Refuses(node, refused) => self.refuses(*node, error::refusal(refused)),
-            Note::AcceptsAgain(node) => self.accepts_again(*node),
+            Note::Refuses(node, refused) => self.refuses(node, error::refusal(&refused)),
+            Note::AcceptsAgain(node) => self.accepts_again(node),
         }
     }
 
@@ -83,6 +105,27 @@ impl Reporter {
 
 fn server(context: &Context, node: NodeId) -> Option<&dyn Server> {
     context.runner.store.server(node.0)
+}
+
+fn log_wait(keys: &Keys, waiting: usize, places: u64, holder: Option<&PolledHolder>) {
+    tracing::debug!(
+        target: "fairlock::lock",
+        name = %keys.name,
+        waiting,
+        places,
+        holder = holder.map(|holder| &*holder.owner),
+        lease_left_ms = holder.and_then(|holder| holder.lease_left).map(millis),
+        "still waiting"
+    );
+}
+
+fn log_passed_over(about: &About) {
+    tracing::debug!(
+        target: "fairlock::lock",
+        name = %about.keys.name,
+        owner = %about.owner_id,
+        "a future that waits was not polled when its turn came"
+    );
 }
 
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::task::Waker;
 
-use fairlock_proto::effect::{Effect, HoldId, Outcome, Request, Way};
+use fairlock_proto::effect::{Effect, HoldId, Note, Outcome, Request, Way};
 use fairlock_proto::error::{CallError, Ended, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
 use fairlock_proto::session::Session;
@@ -19,6 +19,7 @@ use super::clock::LocalClock;
 use super::error;
 use super::hold::{About, DrivenHold};
 use super::slots;
+use crate::engine::observe::CallerSpan;
 use crate::store::Store;
 
 pub struct Shared {
@@ -42,6 +43,15 @@ pub struct Slot {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
     attention: Attention,
+    /// `None`: the log has no line about its wait.
+    span: Option<CallerSpan>,
+}
+
+impl Slot {
+    fn in_line(&self) -> Option<Report> {
+        let span = self.span.clone()?;
+        Some(Report::InLine(self.about.clone(), span))
+    }
 }
 
 /// Whether a waiting caller was ever polled for another reason than its wait.
@@ -123,6 +133,9 @@ impl Shared {
             }
             Effect::Wanted(node) => after.reports.push(Report::Wanted(node)),
             Effect::Suspect(connection) => after.reports.push(Report::Suspect(connection.node)),
+            Effect::Note(Note::IsQueued(call)) => {
+                after.reports.extend(self.slots.get(call.0).and_then(Slot::in_line));
+            }
             Effect::Note(note) => after.reports.push(Report::Note(note)),
             Effect::Closed { unfinished } => {
                 after.closed = Some(unfinished);
@@ -138,6 +151,9 @@ impl Shared {
             let hold = self.holds.entry(hold).or_insert_with(begin);
             hold.extends(until);
             slot.hold = Some(hold.clone());
+        }
+        if matches!(outcome, Outcome::PassedOver) {
+            after.reports.push(Report::PassedOver(slot.about.clone()));
         }
         slot.outcome = Some(outcome);
         after.wakes(slot.waker.take());
@@ -158,11 +174,12 @@ impl Shared {
         &mut self,
         want: Want,
         about: Arc<About>,
+        span: Option<CallerSpan>,
         waker: Waker,
         after: &mut After,
     ) -> (CallId, Option<Answered>) {
         let (waker, attention) = (Some(waker), Attention::Undisturbed);
-        let call = CallId(self.slots.insert(Slot { about, hold: None, outcome: None, waker, attention }));
+        let call = CallId(self.slots.insert(Slot { about, hold: None, outcome: None, waker, attention, span }));
         self.step(Event::Call(call, want), after);
         (call, self.read(call, after))
     }

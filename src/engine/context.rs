@@ -109,6 +109,12 @@ impl Context {
         runtime::is_gone(&self.runtime)
     }
 
+    /// Whether the caller is in another runtime.
+    #[cfg(feature = "_machine")]
+    pub fn is_elsewhere(&self) -> bool {
+        Handle::try_current().is_ok_and(|here| here.id() != self.runtime.id())
+    }
+
     /// Until this is dropped, timers are those of its own runtime: what began in another one would end with that.
     pub fn enter(&self) -> EnterGuard<'_> {
         self.runtime.enter()

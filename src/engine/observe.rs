@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fairlock_proto::keys::label_of;
 use futures::future::Either;
-use tracing::{Level, Span, field};
+use tracing::{Id, Level, Span, field};
 
 use super::error::{LockError, Loss};
 use crate::metrics::{ARE_ON, LockMetrics, NotAcquired};
@@ -175,8 +175,28 @@ pub fn refused_at_once(metrics: &LockMetrics, error: &LockError) {
 /// It has a place in the queue.
 pub fn in_line(who: &Who<'_>) {
     if is_told(who) {
+        CallerSpan::current().in_line(who);
+    }
+}
+
+/// The span of a call, for a line that another task writes. No more than its number: the span ends with the call.
+#[derive(Clone)]
+pub struct CallerSpan(Option<Id>);
+
+impl CallerSpan {
+    fn current() -> Self {
+        Self(Span::current().id())
+    }
+
+    /// `None`: the log has no lines about calls.
+    #[cfg(feature = "_machine")]
+    pub fn of(who: &Who<'_>) -> Option<Self> {
+        is_told(who).then(Self::current)
+    }
+
+    pub fn in_line(&self, who: &Who<'_>) {
         let (name, owner, label) = who.fields();
-        tracing::debug!(target: "fairlock::lock", %name, %owner, %label, "waits in the queue");
+        tracing::debug!(target: "fairlock::lock", parent: self.0.clone(), %name, %owner, %label, "waits in the queue");
     }
 }
 

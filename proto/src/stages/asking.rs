@@ -2,7 +2,7 @@
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Outcome, Request, Way};
+use crate::effect::{Note, Outcome, Request, Way};
 use crate::error::{CallError, RequestError, other_reply};
 use crate::event::{Answer, Manner, Reply};
 use crate::queue::{Belief, NewWaiter};
@@ -127,6 +127,7 @@ impl Asking {
             more,
             belief: if is_known { Belief::Known } else { Belief::GivenUp },
         });
+        desk.note(Note::IsQueued(self.attempt.call.id));
         let queued = Queued::new(self.attempt, queue);
         match self.early {
             Some(grant) => queued.pushed(grant, who, desk),

@@ -2,7 +2,7 @@
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::Request;
+use crate::effect::{Note, Request};
 use crate::event::{Answer, Reply};
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::sending::{Answered, Sending};
@@ -51,7 +51,12 @@ impl Confirming {
         if let Err(error) = answered.reply {
             match LastAnswer::failed(error) {
                 Err(error) => return self.withdraw(desk).fail(error, who, desk),
-                Ok(failed) => self.attempt.last = failed,
+                Ok(failed) => {
+                    if let LastAnswer::Failed(cause) = &failed {
+                        desk.note(Note::CannotConfirm(who.keys.clone(), cause.clone()));
+                    }
+                    self.attempt.last = failed;
+                }
             }
         }
         match self.queue {

@@ -252,7 +252,8 @@ impl Held {
                 Stage::Held(self)
             }
             Ok(_) => self.lose(Loss::Gone, who, desk),
-            Err(_) => {
+            Err(error) => {
+                desk.note(Note::CannotRenew(who.keys.clone(), error.into_cause()));
                 self.renewal.retry(&self.hold, desk.now);
                 Stage::Held(self)
             }
