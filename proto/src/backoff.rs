@@ -3,8 +3,12 @@
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use crate::error::{RefusalKind, RequestError};
+
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
+/// While a slot moves: it may rest for a moment only between two moves.
+const LONGEST_FOR_A_SLOT: Duration = Duration::from_millis(200);
 
 /// Pauses that double from 20 ms to 2 s. Each has jitter, so that a thousand clients do not come back in step.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +35,18 @@ impl Backoff {
         let pause = self.next.mul_f64(0.5 + self.jitter());
         self.next = (2 * self.next).min(LONGEST);
         pause.min(LONGEST)
+    }
+
+    /// The pause before a request that was not served is sent again.
+    pub fn pause_after(&mut self, error: &RequestError) -> Duration {
+        match error {
+            RequestError::Refused(refusal) if refusal.kind == RefusalKind::SlotForNow => {
+                self.pause().min(LONGEST_FOR_A_SLOT)
+            }
+            // It waits at the closed gate, and must not sit out a pause while that opens for the others.
+            RequestError::Refused(refusal) if refusal.kind == RefusalKind::ServerForNow => SHORTEST,
+            _ => self.pause(),
+        }
     }
 
     /// Between 0 and 1: SplitMix64, by Steele, Lea and Flood (2014).

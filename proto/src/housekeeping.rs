@@ -92,7 +92,7 @@ impl Desk<'_> {
             self.end_chore(id);
             return;
         }
-        let mut pause = chore.backoff.pause();
+        let mut pause = chore.backoff.pause_after(error);
         if let RequestError::Refused(refusal) = error
             && refusal.needs_a_person()
         {

@@ -557,6 +557,25 @@ fn a_call_waits_for_a_node_to_get_its_slot_and_to_be_connected() {
     assert!(rig.is_granted(waiting));
 }
 
+/// It may rest for a moment only between two moves.
+#[test]
+fn a_request_that_a_moving_slot_refuses_is_sent_again_within_200_ms() {
+    let (mut rig, _) = two_nodes(4);
+    let [held_call, _] = [rig.hold("x", 7), rig.lock("y")];
+    rig.step(Event::Unlock(held_call));
+    let until = rig.now + 5 * SECOND;
+    while rig.now < until {
+        for (id, ..) in std::mem::take(&mut rig.sent) {
+            let moving = Refusal { kind: RefusalKind::SlotForNow, cause: Cause::new(Fault::NotConnected) };
+            rig.refuse(id, RequestError::Refused(moving));
+        }
+        rig.pass(Duration::from_millis(200));
+        let sent: Vec<_> = rig.sent.iter().map(|(.., request)| request).collect();
+        assert!(sent.iter().any(|request| matches!(request, Request::Release(_))), "{sent:?}");
+        assert!(sent.iter().any(|request| matches!(request, Request::Acquire(_))), "{sent:?}");
+    }
+}
+
 /// P1: it may answer all the same, and grant. More wait than the step looks at in which the slots move.
 #[test]
 fn what_waits_to_be_sent_does_not_go_to_a_node_that_has_lost_its_slot() {

@@ -144,12 +144,14 @@ impl Asking {
         if matches!(&error, RequestError::Refused(refusal) if refusal.ran_in_part()) {
             self.attempt.remains = Remains::Something;
         }
+        let pause = Sending::Pause(desk.now + self.attempt.backoff.pause_after(&error));
         match LastAnswer::failed(error) {
             Err(error) => self.attempt.fail(error, who, desk),
             Ok(failed) => {
                 self.attempt.last = failed;
                 // Granted, and the answer is lost: the same request gets it at once (P6).
-                if self.early.is_some() { self.again(Sending::Waits) } else { self.pause(desk) }
+                let is_granted = self.early.is_some();
+                self.again(if is_granted { Sending::Waits } else { pause })
             }
         }
     }

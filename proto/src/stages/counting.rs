@@ -6,7 +6,7 @@ use crate::backoff::Backoff;
 use crate::canonical::{RequestNumber, Seq};
 use crate::desk::Desk;
 use crate::effect::Request;
-use crate::error::Cause;
+use crate::error::{Cause, RequestError};
 use crate::lease;
 use crate::node::Lane;
 use crate::requests::acquire::{Acquire, Mode};
@@ -58,6 +58,10 @@ impl Retry {
 
     pub fn pause(&mut self, now: Instant) {
         self.sending = Sending::Pause(now + self.backoff.pause());
+    }
+
+    pub fn pause_after(&mut self, error: &RequestError, now: Instant) {
+        self.sending = Sending::Pause(now + self.backoff.pause_after(error));
     }
 }
 

@@ -166,15 +166,17 @@ impl Held {
                 return self.settle(line, desk);
             }
             // Our estimate of the server's clock was off; this answer has corrected it.
-            Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => {}
+            Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => entering.retry.pause(desk.now),
             // The server does not have this hold under our token. In doubt it must not be relied on (P1).
             Ok(_) => {
                 self.counting = Counting::Entering(entering);
                 return self.lose(Loss::Gone, who, desk);
             }
-            Err(error) => entering.failed(error, desk),
+            Err(error) => {
+                entering.retry.pause_after(&error, desk.now);
+                entering.failed(error, desk);
+            }
         }
-        entering.retry.pause(desk.now);
         self.go_on_entering(entering, desk)
     }
 
@@ -197,21 +199,23 @@ impl Held {
         who: &Who,
         desk: &mut Desk<'_>,
     ) -> Stage {
-        match answered.reply {
+        let error = match answered.reply {
             Ok(Reply { answer: Answer::Released(Released::Held { holds, .. }), .. }) => {
                 self.counting = Counting::Settled(holds);
                 return self.settle(line, desk);
             }
             Ok(_) => return self.lose(Loss::Gone, who, desk),
-            Err(RequestError::Refused(refusal)) if refusal.needs_a_person() => {
-                let until = desk.forgotten_at(self.hold.lease.length());
-                self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
-            }
-            Err(_) => {}
+            Err(error) => error,
+        };
+        setting.retry.pause_after(&error, desk.now);
+        if let RequestError::Refused(refusal) = error
+            && refusal.needs_a_person()
+        {
+            let until = desk.forgotten_at(self.hold.lease.length());
+            self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
         }
         let live = self.guards.count();
         if live == setting.to {
-            setting.retry.pause(desk.now);
             self.counting = Counting::Setting(setting);
         } else {
             // A guard has ended since: the request that had no answer is not repeated.

@@ -90,6 +90,7 @@ impl Releasing {
         if error.may_have_run() {
             self.copies = Copies::Some;
         }
+        self.retry.pause_after(&error, desk.now);
         let until = self.until;
         match error {
             RequestError::RuntimeGone => return self.forget(UnlockError::RuntimeGone { until }, desk),
@@ -99,7 +100,6 @@ impl Releasing {
             }
             error => self.failure = Some(error.into_cause()),
         }
-        self.retry.pause(desk.now);
         Stage::Releasing(self)
     }
 
