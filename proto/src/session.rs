@@ -96,6 +96,10 @@ impl Session {
         self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
+    pub fn settings(&self) -> &Settings {
+        &self.common.settings
+    }
+
     /// The server of a slot, as far as the machine has been told.
     pub fn serving(&self, slot: u16) -> NodeId {
         self.common.slots.serving(slot).node

@@ -134,6 +134,10 @@ impl<T> Slab<T> {
         self.places.iter().filter_map(|place| place.value.as_ref())
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().filter_map(|place| place.value.as_mut())
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }

@@ -34,6 +34,8 @@ pub enum Report {
     InLine(Arc<About>, CallerSpan),
     PassedOver(Arc<About>),
     Note(Note),
+    /// The machine did, and is closed.
+    Panicked,
     /// A connection to it is to be made.
     Wanted(NodeId),
     /// The connection to it may be half-open.

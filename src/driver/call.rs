@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fairlock_proto::error::{Loss, UnlockError, Unlocked};
+use fairlock_proto::error::{CallError, Loss, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Event, Want};
 use fairlock_proto::time::Instant as Moment;
 use tokio::time::{Sleep, sleep_until};
@@ -90,6 +90,7 @@ impl Pending {
         .await;
         match answered {
             Answered::Unlocked(outcome) => outcome,
+            Answered::Failed(CallError::Closed) => Err(UnlockError::Lost(Loss::Closed)),
             // The machine answers each unlock with its outcome.
             _ => Err(UnlockError::Lost(Loss::Gone)),
         }

@@ -37,6 +37,9 @@ impl Reporter {
                 Report::InLine(about, span) => log_line(|| span.in_line(&about.who())),
                 Report::PassedOver(about) => log_line(|| log_passed_over(&about)),
                 Report::Note(note) => log_line(|| self.note_down(context, note)),
+                Report::Panicked => log_line(|| {
+                    tracing::error!(target: "fairlock::client", "a bug in fairlock: its state machine has panicked; this client has no lock any more, and is closed for locks");
+                }),
                 Report::Wanted(node) => server(context, node).into_iter().for_each(Server::want),
                 Report::Suspect(node) => server(context, node).into_iter().for_each(Server::suspect),
             }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
 use fairlock_proto::effect::{Effect, HoldId, Note, Outcome, Request, Way};
-use fairlock_proto::error::{CallError, Ended, UnlockError, Unlocked};
+use fairlock_proto::error::{CallError, Ended, Loss, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
@@ -102,17 +103,43 @@ impl Shared {
     }
 
     pub fn step(&mut self, event: Event<'_>, after: &mut After) {
+        let now = self.clock.now();
+        self.guarded(after, |session, effects| session.step(now, event, effects));
+        let next = self.session.next_timer();
+        after.is_sooner |= next.is_some_and(|next| self.planned.is_none_or(|planned| next < planned));
+        after.sends |= !self.outbox.is_empty();
+    }
+
+    /// A panic in the machine is a bug of this library: nothing that it knows can be relied on from then on.
+    fn guarded(&mut self, after: &mut After, step: impl FnOnce(&mut Session, &mut Vec<Effect>)) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.session.step(self.clock.now(), event, &mut effects);
+        let step = AssertUnwindSafe(|| step(&mut self.session, &mut effects));
+        if catch_unwind(step).is_err() {
+            effects.clear();
+            self.begin_closed(&mut effects, after);
+        }
         // From the end, which moves nothing.
         effects.reverse();
         while let Some(effect) = effects.pop() {
             self.take(effect, after);
         }
         self.effects = effects;
-        let next = self.session.next_timer();
-        after.is_sooner |= next.is_some_and(|next| self.planned.is_none_or(|planned| next < planned));
-        after.sends |= !self.outbox.is_empty();
+    }
+
+    /// Takes another machine, which is closed. No guard is good any more, and each caller hears that (P8).
+    fn begin_closed(&mut self, effects: &mut Vec<Effect>, after: &mut After) {
+        self.session = Session::new(self.session.settings().clone(), Topology::OneServer);
+        self.session.step(self.clock.now(), Event::Close, effects);
+        self.outbox.clear();
+        for hold in std::mem::take(&mut self.holds).into_values() {
+            hold.ends(error::CLOSED);
+            after.reports.push(Report::Ended(hold, Ended::Lost(Loss::Closed)));
+        }
+        for slot in self.slots.iter_mut() {
+            slot.outcome = Some(Outcome::Failed(CallError::Closed));
+            after.wakes(slot.waker.take());
+        }
+        after.reports.push(Report::Panicked);
     }
 
     fn take(&mut self, effect: Effect, after: &mut After) {
@@ -285,4 +312,87 @@ fn ended_before_its_claim(hold: &DrivenHold) -> Option<Answered> {
         _ if hold.live() > 0 => Answered::Failed(CallError::Lost),
         _ => Answered::PassedOver,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fairlock_proto::canonical::Seq;
+    use fairlock_proto::event::{Lease, Manner, Scope, SelfWait};
+    use fairlock_proto::keys::Keys;
+
+    use super::*;
+    use crate::engine::owner::Owner;
+    use crate::engine::task_or_thread::TaskOrThread;
+    use crate::metrics::{Metrics, MetricsOptions};
+    use crate::store::clock::now;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const LEASE: Lease = Lease::Renewed(SECOND.saturating_mul(30));
+
+    fn settings() -> Settings {
+        Settings {
+            client: "c".into(),
+            prefix: "p".into(),
+            operation_timeout: 2 * SECOND,
+            waiter_ttl: 7 * SECOND,
+            poll_interval: 2 * SECOND,
+            grant_ttl: 3 * SECOND,
+            first_lease: 5 * SECOND,
+            token_ttl: 60 * SECOND,
+            lease: LEASE.length(),
+            max_hold: None,
+            in_flight: 4,
+        }
+    }
+
+    fn about() -> Arc<About> {
+        Arc::new(About {
+            keys: Arc::new(Keys::new("p", "x")),
+            owner: Owner::new(),
+            owner_id: "c:1".into(),
+            terms: "5000/".into(),
+            metrics: Metrics::new(&MetricsOptions::default(), None).of_lock("x"),
+            began: now(),
+            lease: LEASE,
+            scope: Scope::Call,
+            task: TaskOrThread::current(),
+        })
+    }
+
+    fn want(about: &About) -> Want {
+        Want {
+            keys: about.keys.clone(),
+            owner: about.owner.number(),
+            owner_id: about.owner_id.clone(),
+            scope: about.scope,
+            manner: Manner::Waits { limit: None },
+            lease: about.lease,
+            terms: about.terms.clone(),
+            task: about.task.id(),
+            self_wait: SelfWait::Warned,
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_machine_ends_each_hold_and_each_call() {
+        let clock = LocalClock::new();
+        let (mut shared, mut after) = (Shared::new(settings(), Topology::OneServer, clock), After::default());
+        let hold = Arc::new(DrivenHold::begin(7, about(), clock.moment(now() + LEASE.length()), clock));
+        hold.is_claimed();
+        shared.holds.insert(HoldId(Seq(1)), hold.clone());
+        let call = |shared: &mut Shared, after: &mut After| {
+            let about = about();
+            shared.call(want(&about), about, None, Waker::noop().clone(), after)
+        };
+        let (waiting, outcome) = call(&mut shared, &mut after);
+        assert!(outcome.is_none() && hold.is_valid());
+        shared.guarded(&mut after, |_, _| panic!("a bug"));
+        assert!(!hold.is_valid() && hold.end() == Some(error::CLOSED));
+        assert!(matches!(shared.read(waiting, &mut after), Some(Answered::Failed(CallError::Closed))));
+        assert_eq!(after.closed, Some(0));
+        let (_, outcome) = call(&mut shared, &mut after);
+        assert!(matches!(outcome, Some(Answered::Failed(CallError::Closed))), "it is closed");
+    }
 }
