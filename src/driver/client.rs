@@ -97,7 +97,7 @@ impl Driver {
             driver.connected();
         }
         // Without tokio's budget: the callers have theirs.
-        driver.context().spawn_unwatched(unconstrained(run(driver.clone())));
+        driver.context().spawn_driver(unconstrained(run(driver.clone())));
         Arc::new(Client(driver))
     }
 

@@ -183,6 +183,8 @@ pub struct State {
     handles: Option<fastrand::Rng>,
     /// Guards extend their leases, in some of these runs.
     extends: bool,
+    /// Actors ask for several names at once.
+    pub has_sets: bool,
     /// Draws the ends of clients whose calls are under way, in runs that have them.
     closes: Option<fastrand::Rng>,
     /// As `handles`, for those of permits.
@@ -293,6 +295,7 @@ impl World {
             Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
+        world.state().has_sets = seed::has_sets(seed);
         world.state().closes = seed::closes(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xc105));
         world
     }
@@ -320,6 +323,7 @@ impl World {
                 later,
                 handles,
                 extends: false,
+                has_sets: false,
                 closes: None,
                 permits,
                 limits,
