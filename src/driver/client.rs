@@ -359,7 +359,7 @@ impl Listener for Driver {
         self.engine.clone().gone();
         let after = self.step(Event::RuntimeGone);
         self.finish(after);
-        let holds = self.shared.lock().held();
+        let holds = self.shared.lock().unfinished();
         let driver = Arc::downgrade(&self);
         without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());
     }
