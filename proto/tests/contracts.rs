@@ -10,6 +10,7 @@ use fairlock_proto::event::{
     Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::push::Push;
+use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::leave::Left;
 use fairlock_proto::requests::renew::{Only, Renewed};
 use fairlock_proto::settings::Settings;
@@ -89,6 +90,28 @@ fn a_grant_that_an_answer_proves_is_trusted() {
     rig.answer(id, queued(7));
     rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
     assert!(rig.is_granted(call) && rig.sent.is_empty());
+}
+
+/// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
+#[test]
+fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
+    let mut rig = Rig::new(settings());
+    let want = fairlock_proto::event::Want { lease: Lease::Fixed(LEASE), ..rig.want("x") };
+    let call = rig.call(want.clone());
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    rig.step(Event::Claimed(call));
+    let nested = rig.call(want);
+    let (id, Request::Acquire(nesting)) = rig.last() else { panic!("no nested acquire") };
+    assert_eq!(nesting.lease, LEASE);
+    rig.answer(id, Answer::Acquired(Acquired::Held { token: 8, holds: 2, lease_left: LEASE }));
+    rig.step(Event::Claimed(nested));
+    // Longer than the grant.
+    rig.pass(LEASE - SECOND);
+    assert!(rig.lost.is_empty());
+    rig.pass(SECOND);
+    assert_eq!(rig.lost, [call, nested]);
 }
 
 const MANY: usize = 100_000;

@@ -93,7 +93,7 @@ impl Driver {
         driver.store().listen(Arc::downgrade(&listener));
         driver.begin();
         // Without tokio's budget: the callers have theirs.
-        driver.context().spawn_unwatched(unconstrained(run(driver.clone())));
+        driver.context().spawn_driver(unconstrained(run(driver.clone())));
         Arc::new(Client(driver))
     }
 
@@ -370,7 +370,7 @@ impl Listener for Driver {
         }
         self.engine.clone().gone();
         self.feed(Event::RuntimeGone);
-        let holds = self.shared.lock().held();
+        let holds = self.shared.lock().unfinished();
         let driver = Arc::downgrade(&self);
         without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());
     }

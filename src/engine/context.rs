@@ -142,6 +142,15 @@ impl Context {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
+    /// For the driver of the machine, which outlives the others: it serves `close`.
+    #[cfg(feature = "_machine")]
+    pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match &self.spawn_hook {
+            None => self.runtime.spawn(task),
+            Some(hook) => self.runtime.spawn(hook(task.boxed())),
+        };
+    }
+
     /// For `close` itself, which waits for all other tasks.
     pub fn spawn_unwatched(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);

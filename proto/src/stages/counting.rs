@@ -7,14 +7,12 @@ use crate::canonical::{RequestNumber, Seq};
 use crate::desk::Desk;
 use crate::effect::Request;
 use crate::error::{Cause, RequestError};
-use crate::lease;
 use crate::node::Lane;
 use crate::requests::acquire::{Acquire, Mode};
 use crate::sending::Sending;
 use crate::stages::attempt::Call;
 use crate::stages::entry::Who;
 use crate::stages::hold::Hold;
-use crate::stages::renewal::held_until;
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
@@ -98,10 +96,18 @@ impl Counting {
         }
     }
 
-    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
+    /// `lease`: what a request that is served sets.
+    pub fn ask(
+        &mut self,
+        number: RequestNumber,
+        hold: &Hold,
+        lease: Duration,
+        who: &Who,
+        desk: &mut Desk<'_>,
+    ) -> Option<Request> {
         match self {
             Self::Settled(_) => None,
-            Self::Entering(entering) => Some(entering.ask(number, hold, who, desk)),
+            Self::Entering(entering) => Some(entering.ask(number, hold, lease, who, desk)),
             Self::Setting(Setting { to, retry }) => {
                 retry.sending = Sending::UnderWay(number);
                 Some(hold.release_to(*to, retry.seq, who))
@@ -115,13 +121,8 @@ impl Entering {
         Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
     }
 
-    fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &mut Desk<'_>) -> Request {
+    fn ask(&mut self, number: RequestNumber, hold: &Hold, lease: Duration, who: &Who, desk: &mut Desk<'_>) -> Request {
         self.retry.sending = Sending::UnderWay(number);
-        // A lease that is not extended gets no more than what is left of it. Not less either: a key that has lost its time to
-        // live gets this one.
-        let left = lease::lasting(hold.deadline.since(desk.now));
-        let longest = held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now));
-        let lease = if hold.lease.is_renewed() { hold.lease.length().min(longest).max(left) } else { left };
         Request::Acquire(Acquire {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),

@@ -177,7 +177,7 @@ impl Entry {
         match &mut self.stage {
             Stage::Asking(asking) => Some(asking.ask(number, who, desk)),
             Stage::Confirming(confirming) => Some(confirming.ask(number, who)),
-            Stage::Held(held) => held.counting.ask(number, &held.hold, who, desk),
+            Stage::Held(held) => held.count(number, who, desk),
             Stage::Releasing(releasing) => Some(releasing.ask(number, who)),
             Stage::Idle | Stage::Queued(_) | Stage::Lost(_) => None,
         }

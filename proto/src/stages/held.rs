@@ -231,6 +231,12 @@ impl Held {
         }
     }
 
+    /// The request about the number of holds that is due.
+    pub fn count(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
+        let lease = self.renewal.lease(&self.hold, who, desk);
+        self.counting.ask(number, &self.hold, lease, who, desk)
+    }
+
     /// Why the last request about the number of holds had no answer.
     pub fn failure(&self) -> Option<Cause> {
         if let Counting::Entering(entering) = &self.counting { entering.failure.clone() } else { None }

@@ -69,6 +69,13 @@ impl Renewal {
         Some(Request::Renew(Renew { keys, owner, token, lease, only, remember }))
     }
 
+    /// The lease that a nested call asks for: that of a renewal, since its answer counts as one. Where that has nothing to ask it
+    /// is what is left. Never less: a key that has lost its time to live gets this one.
+    pub fn lease(&self, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Duration {
+        let left = lease::lasting(hold.deadline.since(desk.now));
+        self.question(hold, who, desk).map_or(left, |(lease, _)| lease.max(left))
+    }
+
     fn question(&self, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<(Duration, Only)> {
         // A server that took over may have forgotten the request that set the lease. What the holder relies on is set again
         // (R5); where nothing was forgotten the server has that, and renew.lua never shortens a lease.

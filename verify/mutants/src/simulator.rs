@@ -56,9 +56,14 @@ impl Simulator {
     }
 
     /// Whether no run of the corpus finds anything in the unmodified code, and each fault is met, as `scripts/simulate` has it.
+    /// Then with the state machine, whose runs these are too.
     pub fn passes_unmodified(&self, corpus: &Path) -> io::Result<bool> {
-        let status = Command::new(&self.simulate).arg("--corpus").arg(corpus).env(ACTIVE, "").status()?;
-        Ok(status.success())
+        let simulate = || {
+            let mut command = Command::new(&self.simulate);
+            command.arg("--corpus").arg(corpus).env(ACTIVE, "");
+            command
+        };
+        Ok(simulate().status()?.success() && simulate().env("FAIRLOCK_MACHINE", "1").status()?.success())
     }
 
     /// What these runs of the explorer find in the unmodified code.

@@ -89,7 +89,7 @@ impl Actor {
             0..3 if calm => return,
             0..3 => return self.force(lock).await,
             3..6 => return self.with(lock).await,
-            6..9 if self.names > 1 => return self.all(limit, has_given_up).await,
+            6..9 if self.names > 1 && self.world.state().has_sets => return self.all(limit, has_given_up).await,
             _ => {}
         }
         // In the calm phase longer than any section, since nothing renews it.

@@ -52,6 +52,9 @@ pub const FAULTS: [&str; 48] = [
     "redirects_try_again",
 ];
 
+/// What only runs of the state machine have.
+pub const MACHINE_FAULTS: [&str; 1] = ["drivers_delayed"];
+
 /// Faults that only a quorum has.
 pub const QUORUM_FAULTS: [&str; 10] = [
     "masters_down",

@@ -168,6 +168,9 @@ impl Site {
         if self.world.closes_one() {
             self.close(victim, asked);
         }
+        if let Some(length) = self.world.delays_a_driver() {
+            self.delay_driver(victim, length);
+        }
         match fault {
             0..3 => self.pause(self.processes.get(victim)),
             // All processes at once.
@@ -199,6 +202,17 @@ impl Site {
             victims.iter().for_each(|victim| world.pause(victim));
             sleep(length).await;
             victims.iter().for_each(|victim| world.go_on(victim));
+        });
+    }
+
+    /// Answers, messages and timers come late, and callers do not.
+    fn delay_driver(&self, victim: usize, length: Duration) {
+        let Some(victim) = self.processes.get(victim) else { return };
+        let (world, id) = (self.world.clone(), victim.client.id().to_owned());
+        world.delay(&id);
+        tokio::spawn(async move {
+            sleep(length).await;
+            world.drive(&id);
         });
     }
 
@@ -315,7 +329,10 @@ impl Site {
 impl Site {
     pub fn be_calm(&self) {
         self.world.be_calm();
-        self.processes.iter().for_each(|process| self.world.go_on(process.client.id()));
+        for process in &self.processes {
+            self.world.go_on(process.client.id());
+            self.world.drive_again(process.client.id());
+        }
     }
 
     /// P9: who lost its place finds out, and the queue moves.

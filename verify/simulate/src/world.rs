@@ -90,6 +90,8 @@ struct Process {
     life: Life,
     /// Its client's runtime has ended: the background tasks are gone, the callers go on.
     runtime_ended: bool,
+    /// Its client's runtime is not driven for a while: the callers go on.
+    is_delayed: bool,
     /// Its client has been told to close.
     is_closed: bool,
     /// The wakers of its tasks, by the tasks' numbers.
@@ -183,8 +185,12 @@ pub struct State {
     handles: Option<fastrand::Rng>,
     /// Guards extend their leases, in some of these runs.
     extends: bool,
+    /// Actors ask for several names at once.
+    pub has_sets: bool,
     /// Draws the ends of clients whose calls are under way, in runs that have them.
     closes: Option<fastrand::Rng>,
+    /// Draws when the driver of a client is delayed, in runs that have one.
+    delays: Option<fastrand::Rng>,
     /// As `handles`, for those of permits.
     permits: Option<fastrand::Rng>,
     /// As `handles`, for `max_hold`.
@@ -293,6 +299,8 @@ impl World {
             Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
+        world.state().has_sets = seed::has_sets(seed);
+        world.state().delays = seed::is_driven(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xde1a));
         world.state().closes = seed::closes(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xc105));
         world
     }
@@ -320,7 +328,9 @@ impl World {
                 later,
                 handles,
                 extends: false,
+                has_sets: false,
                 closes: None,
+                delays: None,
                 permits,
                 limits,
                 may_rest,
@@ -598,7 +608,48 @@ impl World {
         self.set_life(process, Life::Runs);
         // What hindered it before the pause may go on.
         self.hindered(process, self.elapsed() + SLOW);
-        self.state().checker.paused.remove(process);
+        let mut state = self.state();
+        if !state.process(process).is_delayed {
+            state.checker.paused.remove(process);
+        }
+    }
+
+    /// For how long the driver of a client is delayed now: only in runs that have one, and mostly it is not.
+    pub fn delays_a_driver(&self) -> Option<Duration> {
+        let mut state = self.state();
+        let random = state.delays.as_mut()?;
+        let most = if random.bool() { 300 } else { 4000 };
+        (random.u8(..5) == 0).then(|| Duration::from_millis(random.u64(..most)))
+    }
+
+    /// Its background tasks do not run, and its callers do.
+    pub fn delay(&self, process: &str) {
+        self.fault_of("drivers_delayed", process);
+        self.state().process(process).is_delayed = true;
+        self.state().checker.paused.insert(process.to_owned());
+    }
+
+    pub fn drive(&self, process: &str) {
+        self.note("is driven", 0, || process.to_owned());
+        let wakers = {
+            let mut state = self.state();
+            let process = state.process(process);
+            process.is_delayed = false;
+            std::mem::take(&mut process.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+        self.hindered(process, self.elapsed() + SLOW);
+        let mut state = self.state();
+        if state.process(process).life != Life::Paused {
+            state.checker.paused.remove(process);
+        }
+    }
+
+    /// Does nothing where it is driven: a run without delays stays what it is.
+    pub fn drive_again(&self, process: &str) {
+        if self.state().process(process).is_delayed {
+            self.drive(process);
+        }
     }
 
     pub fn kill(&self, process: &str) {
@@ -718,7 +769,13 @@ impl State {
     }
 
     fn process(&mut self, name: &str) -> &mut Process {
-        let new = || Process { life: Life::Runs, runtime_ended: false, is_closed: false, wakers: BTreeMap::new() };
+        let new = || Process {
+            life: Life::Runs,
+            runtime_ended: false,
+            is_delayed: false,
+            is_closed: false,
+            wakers: BTreeMap::new(),
+        };
         self.processes.entry(name.to_owned()).or_insert_with(new)
     }
 
@@ -1122,7 +1179,12 @@ impl Future for ProcessTask {
             state.step(now);
             let process = state.process(&this.process);
             process.wakers.insert(this.number, context.waker().clone());
-            if this.background && process.runtime_ended { Life::Dead } else { process.life }
+            match process.life {
+                Life::Dead => Life::Dead,
+                _ if this.background && process.runtime_ended => Life::Dead,
+                Life::Runs if this.background && process.is_delayed => Life::Paused,
+                life => life,
+            }
         };
         let outcome = match life {
             Life::Runs => this.task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(context)),

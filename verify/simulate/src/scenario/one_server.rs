@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::{LockClientBuilder, LockError};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::Scenario;
 use super::stage::{NAME, Stage, ms};
@@ -66,6 +66,12 @@ pub const ALL: &[Scenario] = &[
         about: "B waits, and gets the lock for the time of a grant. Its `max_hold` is over sooner, but it relies on that grant: the server \
                 keeps the lock for it until then, and C comes after (P1).",
         play: |world| Box::pin(a_max_hold_that_is_shorter_than_a_grant(world)),
+    },
+    Scenario {
+        name: "a-runtime-that-ends-behind-a-deadline",
+        about: "A's runtime is not driven when the deadline of its hold passes, and then it ends. Nothing is left that would notice, and \
+                A must be told all the same (P8).",
+        play: |world| Box::pin(a_runtime_that_ends_behind_a_deadline(world)),
     },
     Scenario {
         name: "a-wait-given-up-without-an-answer",
@@ -311,6 +317,20 @@ async fn a_max_hold_that_is_shorter_than_a_grant(world: Arc<World>) {
     c.gets_the_lock().await;
     b.has_heard_of_its_loss();
     stage.ends([a, b, c]).await;
+}
+
+async fn a_runtime_that_ends_behind_a_deadline(world: Arc<World>) {
+    let stage = Stage::new(world);
+    let mut a = stage.caller("A", |it| it).await;
+    a.gets_the_lock().await;
+    a.is_not_driven_any_more();
+    stage.passes(ms(2500)).await;
+    a.loses_its_runtime(&stage.server);
+    let Some(guard) = a.takes_its_guard() else { return };
+    let told = timeout(ms(10), guard.lost()).await;
+    stage.expect(told.is_ok(), "A is told of the end of its lease");
+    drop(guard);
+    stage.ends([a]).await;
 }
 
 async fn a_wait_given_up_without_an_answer(world: Arc<World>) {

@@ -80,6 +80,10 @@ pub const ALL: &[Scenario] = &[
                 second. So the late one finds nothing of A: nobody has taken it, and A must not be told of a loss (P8).",
         play: |world| Box::pin(an_unlock_before_that_of_its_inner_hold(world)),
     },
+];
+
+/// Of calls for several names.
+pub const OF_SETS: &[Scenario] = &[
     Scenario {
         name: "a-copy-of-the-first-question-about-a-part",
         about: "A waits for two locks, has the first by a message, and its call rests for a while. The request that sets the lease of \

@@ -445,6 +445,19 @@ impl Caller {
         }
     }
 
+    /// Its background tasks do not run, and its callers do.
+    pub fn is_not_driven_any_more(&self) {
+        self.says("is not driven any more");
+        self.world.pause(self.client.id());
+    }
+
+    /// Its callers go on.
+    pub fn loses_its_runtime(&self, server: &EmbeddedServer) {
+        self.says("loses its runtime");
+        self.world.end_runtime(self.client.id());
+        server.disconnect(self.client.id());
+    }
+
     /// Its process. What it has at the server stays there.
     pub async fn dies(self, server: &EmbeddedServer) {
         server.disconnect(self.client.id());
