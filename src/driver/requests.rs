@@ -16,14 +16,14 @@ use tokio::task::unconstrained;
 use super::error;
 use crate::engine::context::Context as ClientContext;
 use crate::metrics::RequestMetrics;
-use crate::store::call::Post;
+use crate::store::call::{Answerer, Post};
 use crate::store::clock::now;
 use crate::store::error as store;
 
 /// An answer, and the request that it is to.
 pub type Replied = (RequestId, Result<Reply, RequestError>);
 
-type Answered = Result<ScriptReply, store::RequestError>;
+type Answered = Result<(ScriptReply, Answerer), store::RequestError>;
 
 /// A request that has no answer yet.
 pub struct UnderWay {
@@ -77,7 +77,10 @@ impl UnderWay {
 
     fn poll_sending(&mut self, client: &ClientContext, post: &mut RoomPost, wakers: &Wakers) -> Poll<Answered> {
         match (&mut self.way, post) {
-            (Way::ByPost, Some(post)) => post.poll(&mut Context::from_waker(&wakers.in_place)),
+            (Way::ByPost, Some(post)) => {
+                let answered = post.poll(&mut Context::from_waker(&wakers.in_place));
+                answered.map_ok(|reply| (reply, Answerer::Asked))
+            }
             (Way::ByPost, None) => Poll::Pending,
             (Way::Long(sending), _) => {
                 // Timers and tasks belong to the client's own runtime.

@@ -21,6 +21,16 @@ pub trait Post: Send {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>>;
 }
 
+/// Who has answered.
+#[cfg(feature = "_machine")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Answerer {
+    /// The server that was asked.
+    Asked,
+    /// Another node of the cluster, which has a clock of its own.
+    Another,
+}
+
 /// One run of a script.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {

@@ -19,7 +19,7 @@ use super::admission::InFlight;
 use super::boot::Boot;
 use super::call::Call;
 #[cfg(feature = "_machine")]
-use super::call::Post;
+use super::call::{Answerer, Post};
 use super::clock::{ServerClock, is_over, millis, now};
 use super::error::{Cause, Fault, Refusal, RequestError};
 use super::options::Options;
@@ -237,10 +237,16 @@ impl Runner {
 
     /// Sends a request that no post takes.
     #[cfg(feature = "_machine")]
-    pub async fn send_the_long_way(&self, request: &Request, id: RequestId) -> Result<ScriptReply, RequestError> {
+    pub async fn send_the_long_way(
+        &self,
+        request: &Request,
+        id: RequestId,
+    ) -> Result<(ScriptReply, Answerer), RequestError> {
         let command = || request.command(&self.client);
         let call = Call::new(&command, &request.keys().lock, Priority::Urgent);
-        self.store.run_at(id.node.0, call, id.number.0).await.map(|ran| ran.reply)
+        let Ran { reply, by } = self.store.run_at(id.node.0, call, id.number.0).await?;
+        let is_asked = self.store.server(id.node.0).is_some_and(|asked| std::ptr::addr_eq(asked, by));
+        Ok((reply, if is_asked { Answerer::Asked } else { Answerer::Another }))
     }
 
     /// Reads what came of it.
@@ -250,15 +256,15 @@ impl Runner {
         observed: &RequestMetrics,
         request: &Request,
         id: RequestId,
-        outcome: Result<ScriptReply, RequestError>,
+        outcome: Result<(ScriptReply, Answerer), RequestError>,
     ) -> Result<Reply, RequestError> {
-        let reply = outcome.inspect_err(|error| {
+        let (reply, answerer) = outcome.inspect_err(|error| {
             if let RequestError::Refused(refusal) = error {
                 self.options.metrics.refused(&refusal.code);
             }
         })?;
         observed.answered(now);
-        read(id.number.0, request, &reply).map_err(|error| {
+        read(id.number.0, request, &reply, answerer).map_err(|error| {
             self.store.server(id.node.0).into_iter().for_each(Server::distrust);
             RequestError::Unanswered(Arc::new(error))
         })
@@ -321,9 +327,10 @@ fn decode<T: Decode>(
 }
 
 #[cfg(feature = "_machine")]
-fn read(number: u64, request: &Request, reply: &ScriptReply) -> Result<Reply, Malformed> {
+fn read(number: u64, request: &Request, reply: &ScriptReply, answerer: Answerer) -> Result<Reply, Malformed> {
     let (head, mut fields) = head_of(number, reply)?;
-    let server_micros = (head.seconds > 0).then_some(head.seconds * 1_000_000 + head.micros);
+    let has_clock = head.seconds > 0 && answerer == Answerer::Asked;
+    let server_micros = has_clock.then_some(head.seconds * 1_000_000 + head.micros);
     Ok(Reply { server_micros, answer: request.answer(head.status, &mut fields)? })
 }
 

@@ -35,14 +35,9 @@ impl Topology {
     }
 }
 
-/// Plain locks are served by the state machine, which has those of a single server.
+/// Plain locks are served by the state machine, which has not those of several masters.
 pub fn is_driven(seed: u64) -> bool {
-    let is_of_one_server = match Topology::of(seed) {
-        Topology::OneServer => true,
-        Topology::Shared => !is_shared_in_cluster(seed),
-        Topology::Cluster | Topology::Quorum => false,
-    };
-    is_of_one_server && is_machine_wanted()
+    Topology::of(seed) != Topology::Quorum && is_machine_wanted()
 }
 
 /// As the library reads it.
