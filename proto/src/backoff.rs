@@ -41,7 +41,9 @@ impl Backoff {
     pub fn pause_after(&mut self, error: &RequestError) -> Duration {
         match error {
             RequestError::Refused(refusal) if refusal.kind == RefusalKind::SlotForNow => {
-                self.pause().min(LONGEST_FOR_A_SLOT)
+                let pause = self.pause().min(LONGEST_FOR_A_SLOT);
+                self.next = self.next.min(LONGEST_FOR_A_SLOT);
+                pause
             }
             // It waits at the closed gate, and must not sit out a pause while that opens for the others.
             RequestError::Refused(refusal) if refusal.kind == RefusalKind::ServerForNow => SHORTEST,

@@ -7,7 +7,7 @@ use crate::canonical::{RequestNumber, Seq};
 use crate::chore::{AFTER_A_REFUSAL, Answers, Chore, Chores, Leaving, Task, Turn};
 use crate::desk::Desk;
 use crate::effect::{Note, Request};
-use crate::error::{Refusal, RequestError, other_reply};
+use crate::error::{Refusal, RefusalKind, RequestError, other_reply};
 use crate::event::{Answer, Reply};
 use crate::keys::Keys;
 use crate::node::Asker;
@@ -91,6 +91,12 @@ impl Desk<'_> {
         if !chore.task.outlasts(error) {
             self.end_chore(id);
             return;
+        }
+        // Nor does a place end while its slot is on the move: a client that comes back keeps it alive (P6).
+        if let (Task::Leave(.., until), RequestError::Refused(refusal)) = (&mut chore.task, error)
+            && refusal.kind == RefusalKind::SlotForNow
+        {
+            *until = (*until).max(self.now + self.common.settings.longest_effect(Duration::ZERO));
         }
         let mut pause = chore.backoff.pause_after(error);
         if let RequestError::Refused(refusal) = error

@@ -96,6 +96,11 @@ impl Session {
         self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
+    /// How many holds and leaves have had no answer.
+    pub fn unfinished(&self) -> usize {
+        self.releasing + self.common.chores.leaves
+    }
+
     pub fn settings(&self) -> &Settings {
         &self.common.settings
     }
@@ -162,7 +167,7 @@ impl Session {
 
     fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Stage::Closing(why, until) = self.stage else { return };
-        let unfinished = self.releasing + self.common.chores.leaves;
+        let unfinished = self.unfinished();
         let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
         if is_done || until <= now {
             self.stage = Stage::Closed(why);

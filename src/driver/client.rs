@@ -269,6 +269,8 @@ impl Driver {
         while let Some((id, reply)) = answers.pop() {
             shared.step(Event::Replied(id, reply), after);
         }
+        // Behind the answer that says so: nothing was run then.
+        shared.tell_of_moves(self.store(), after);
         shared.swap_outbox(outbox);
         after.sends = false;
     }
@@ -358,9 +360,8 @@ impl Listener for Driver {
     }
 
     fn moved(&self, slots: RangeInclusive<u16>) {
-        let mut after = After::default();
-        self.shared.lock().slots_moved(self.store(), slots, &mut after);
-        self.finish(after);
+        self.shared.lock().slots_moved(slots);
+        self.carry();
     }
 
     fn gone(self: Arc<Self>) {
@@ -370,7 +371,7 @@ impl Listener for Driver {
         }
         self.engine.clone().gone();
         self.feed(Event::RuntimeGone);
-        let holds = self.shared.lock().unfinished();
+        let holds = self.shared.lock().holds_left();
         let driver = Arc::downgrade(&self);
         without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());
     }

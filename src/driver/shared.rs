@@ -35,6 +35,8 @@ pub struct Shared {
     /// When the task comes next, if nothing wakes it before.
     planned: Option<Moment>,
     connections: BTreeMap<NodeId, u32>,
+    /// Slots that have moved, which the machine has not heard.
+    moved: Vec<RangeInclusive<u16>>,
 }
 
 /// What a caller reads. It is removed with the last outcome, or when the caller is gone.
@@ -82,6 +84,7 @@ impl Shared {
             effects: Vec::new(),
             planned: None,
             connections: BTreeMap::new(),
+            moved: Vec::new(),
         }
     }
 
@@ -95,10 +98,16 @@ impl Shared {
         Connection { node, number: self.connections.get(&node).copied().unwrap_or(0) }
     }
 
-    /// Tells the machine which of these slots have moved.
-    pub fn slots_moved(&mut self, store: &dyn Store, slots: RangeInclusive<u16>, after: &mut After) {
-        for (run, node) in slots::moves(slots, |slot| store.seat_of(slot), |slot| self.session.serving(slot)) {
-            self.step(Event::Link(LinkEvent::Serves(node, run)), after);
+    pub fn slots_moved(&mut self, slots: RangeInclusive<u16>) {
+        self.moved.push(slots);
+    }
+
+    /// Tells the machine which slots have another server now.
+    pub fn tell_of_moves(&mut self, store: &dyn Store, after: &mut After) {
+        while let Some(slots) = self.moved.pop() {
+            for (run, node) in slots::moves(slots, |slot| store.seat_of(slot), |slot| self.session.serving(slot)) {
+                self.step(Event::Link(LinkEvent::Serves(node, run)), after);
+            }
         }
     }
 
@@ -291,8 +300,13 @@ impl Shared {
         self.holds.values().filter(|hold| *hold.entry.keys.lock == *lock_key).cloned().collect()
     }
 
-    /// Holds whose release has no answer.
+    /// How many releases and leaves have had no answer.
     pub fn unfinished(&self) -> usize {
+        self.session.unfinished()
+    }
+
+    /// How many holds have not ended.
+    pub fn holds_left(&self) -> usize {
         self.holds.len()
     }
 
