@@ -193,8 +193,12 @@ impl Driver {
         self.feed(Event::Close);
         // With a limit: in a runtime that is not driven nothing comes to an end.
         let limit = 4 * self.context().operation_timeout();
-        let waiting = self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait()));
-        waiting.await.and_then(Result::ok).copied().unwrap_or_else(|| self.shared.lock().unfinished())
+        match self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait())).await {
+            Some(Ok(unfinished)) => *unfinished,
+            Some(Err(_)) => self.shared.lock().unfinished(),
+            // The runtime has ended.
+            None => self.shared.lock().holds_left(),
+        }
     }
 
     /// What was connected before it listened.
