@@ -96,6 +96,13 @@ impl Session {
         self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
+    /// Whether the server that has the lock now may not know the hold of this call (R15). It is being asked, and
+    /// [`Effect::Valid`] or [`Effect::Lost`] follows.
+    pub fn is_doubted(&self, call: CallId) -> bool {
+        let entry = self.calls.get(call.0).and_then(|place| self.entries.get(place.entry));
+        entry.is_some_and(|entry| entry.is_doubted(self.common.slots.serving(entry.who.slot).epoch))
+    }
+
     /// How many holds and leaves have had no answer.
     pub fn unfinished(&self) -> usize {
         self.releasing + self.common.chores.leaves

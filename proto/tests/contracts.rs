@@ -580,6 +580,21 @@ fn a_call_waits_for_a_node_to_get_its_slot_and_to_be_connected() {
     assert!(rig.is_granted(waiting));
 }
 
+/// R15: its caller may not have read that it was granted the lock.
+#[test]
+fn a_hold_is_doubted_on_a_new_connection_until_the_server_has_answered() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    assert!(!rig.session.is_doubted(call));
+    rig.disconnect();
+    rig.connect(NodeId(0));
+    assert!(rig.session.is_doubted(call));
+    let (id, request) = rig.last();
+    assert!(matches!(request, Request::Renew(_)), "{request:?}");
+    rig.answer(id, renewed(LEASE));
+    assert!(!rig.session.is_doubted(call));
+}
+
 /// It may rest for a moment only between two moves.
 #[test]
 fn a_request_that_a_moving_slot_refuses_is_sent_again_within_200_ms() {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock_proto::event::{Lease, Scope};
+use fairlock_proto::event::Scope;
 use fairlock_proto::keys::Keys;
 use fairlock_proto::time::Instant as Moment;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,6 @@ pub struct About {
     pub terms: Arc<str>,
     pub metrics: LockMetrics,
     pub began: Instant,
-    pub lease: Lease,
     pub scope: Scope,
     pub task: TaskOrThread,
 }

@@ -63,7 +63,8 @@ impl DrivenLock {
     ) -> Result<Option<DrivenGuard>, LockError> {
         // A time-out that is too long to be added is as good as none.
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let about = self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
+        let (about, lease) =
+            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
         if is_over(limit) {
             let error = too_late().await;
             observe::refused_at_once(&self.lock.metrics, &error);
@@ -77,22 +78,22 @@ impl DrivenLock {
                 Manner::Tries { limit, proposed: None }
             }
         };
-        acquire(self.client.clone(), want(&about, manner), about).await
+        acquire(self.client.clone(), want(&about, lease, manner), about).await
     }
 
-    fn about(&self, caller: Caller) -> Result<Arc<About>, LockError> {
+    fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease), LockError> {
         let (keys, terms, lease) = self.lock.checked()?;
-        Ok(Arc::new(About {
+        let about = About {
             keys: keys.clone(),
             owner: caller.owner,
             owner_id: caller.owner.id(&self.lock.context().runner.client.id).into(),
             terms: terms.clone(),
             metrics: self.lock.metrics.clone(),
             began: caller.began,
-            lease: lease_of(lease),
             scope: if caller.scoped { Scope::Owner } else { Scope::Call },
             task: TaskOrThread::current(),
-        }))
+        };
+        Ok((Arc::new(about), lease_of(lease)))
     }
 }
 
@@ -100,15 +101,15 @@ fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
     if is_renewed { Lease::Renewed(time) } else { Lease::Fixed(time) }
 }
 
-fn want(about: &About, manner: Manner) -> Want {
-    let About { keys, owner, owner_id, terms, lease, scope, task, .. } = about;
+fn want(about: &About, lease: Lease, manner: Manner) -> Want {
+    let About { keys, owner, owner_id, terms, scope, task, .. } = about;
     Want {
         keys: keys.clone(),
         owner: owner.number(),
         owner_id: owner_id.clone(),
         scope: *scope,
         manner,
-        lease: *lease,
+        lease,
         terms: terms.clone(),
         task: task.id(),
         // Refused above, where its error belongs.

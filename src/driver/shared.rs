@@ -51,6 +51,13 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// A caller that was not let in yet may go on.
+    fn looks_again(&mut self, after: &mut After) {
+        if self.outcome.is_some() {
+            after.wakes(self.waker.take());
+        }
+    }
+
     fn in_line(&self) -> Option<Report> {
         let span = self.span.clone()?;
         Some(Report::InLine(self.about.clone(), span))
@@ -156,11 +163,13 @@ impl Shared {
             Effect::Send(id, _, request) => self.outbox.push((id, request)),
             Effect::Tell(call, outcome) => self.tell(call, outcome, after),
             Effect::Valid(call, until) => {
-                let hold = self.slots.get(call.0).and_then(|slot| slot.hold.as_ref());
-                hold.into_iter().for_each(|hold| hold.extends(until));
+                if let Some(slot) = self.slots.get_mut(call.0) {
+                    slot.hold.iter().for_each(|hold| hold.extends(until));
+                    slot.looks_again(after);
+                }
             }
             // Its watchers are notified together.
-            Effect::Lost(..) => {}
+            Effect::Lost(call, _) => self.slots.get_mut(call.0).into_iter().for_each(|slot| slot.looks_again(after)),
             Effect::Ended(hold, ended) => {
                 if let Some(hold) = self.holds.remove(&hold) {
                     hold.ends(error::ended(ended));
@@ -243,6 +252,10 @@ impl Shared {
             if let Some(answered) = ended_before_its_claim(hold) {
                 drop(self.gone(call, after));
                 return Some(answered);
+            }
+            if self.session.is_doubted(call) {
+                slot.outcome = Some(outcome);
+                return None;
             }
             let answered = Answered::Granted(hold.clone(), *way);
             self.step(Event::Claimed(call), after);
@@ -333,8 +346,11 @@ mod tests {
     use std::time::Duration;
 
     use fairlock_proto::canonical::Seq;
-    use fairlock_proto::event::{Lease, Manner, Scope, SelfWait};
+    use fairlock_proto::event::{Answer, Lease, Manner, Reply, Scope, SelfWait};
     use fairlock_proto::keys::Keys;
+    use fairlock_proto::requests::acquire::Acquired;
+    use fairlock_proto::requests::renew::Renewed;
+    use fairlock_proto::time::ServerTime;
 
     use super::*;
     use crate::engine::owner::Owner;
@@ -369,7 +385,6 @@ mod tests {
             terms: "5000/".into(),
             metrics: Metrics::new(&MetricsOptions::default(), None).of_lock("x"),
             began: now(),
-            lease: LEASE,
             scope: Scope::Call,
             task: TaskOrThread::current(),
         })
@@ -382,11 +397,40 @@ mod tests {
             owner_id: about.owner_id.clone(),
             scope: about.scope,
             manner: Manner::Waits { limit: None },
-            lease: about.lease,
+            lease: LEASE,
             terms: about.terms.clone(),
             task: about.task.id(),
             self_wait: SelfWait::Warned,
         }
+    }
+
+    fn connect(shared: &mut Shared, after: &mut After) {
+        let connection = shared.next_connection(NodeId(0));
+        let server_micros = Some(1_700_000_000_000_000);
+        let frozen_until = ServerTime::default();
+        shared.step(Event::Link(LinkEvent::Up { connection, server_micros, frozen_until }), after);
+    }
+
+    fn answer(shared: &mut Shared, answer: Answer, after: &mut After) {
+        let (id, _) = shared.outbox.pop().unwrap();
+        shared.step(Event::Replied(id, Ok(Reply { server_micros: None, answer })), after);
+    }
+
+    /// R15: what the server before has granted is asked about before its caller relies on it.
+    #[test]
+    fn a_grant_from_before_a_new_connection_is_read_when_the_server_has_confirmed_it() {
+        let (mut shared, mut after) =
+            (Shared::new(settings(), Topology::OneServer, LocalClock::new()), After::default());
+        connect(&mut shared, &mut after);
+        let about = about();
+        let (call, outcome) = shared.call(want(&about), about, None, Waker::noop().clone(), &mut after);
+        assert!(outcome.is_none());
+        let lease_left = LEASE.length();
+        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        connect(&mut shared, &mut after);
+        assert!(shared.read(call, &mut after).is_none());
+        answer(&mut shared, Answer::Renewed(Renewed::Renewed { lease_left }), &mut after);
+        assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(hold, _)) if hold.token == 7));
     }
 
     #[test]

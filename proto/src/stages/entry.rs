@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::canonical::{RequestNumber, Seq};
+use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::desk::Desk;
 use crate::effect::{Outcome, Request};
 use crate::error::{CallError, Loss, RequestError};
@@ -352,6 +352,11 @@ impl Entry {
 
     pub fn is_over(&self) -> bool {
         self.line.is_empty() && matches!(self.stage, Stage::Idle)
+    }
+
+    /// Whether the server of that epoch may not know what it holds.
+    pub fn is_doubted(&self, epoch: Epoch) -> bool {
+        matches!(&self.stage, Stage::Held(held) if held.renewal.is_unchecked(epoch))
     }
 
     pub fn is_releasing(&self) -> bool {
