@@ -166,14 +166,25 @@ impl Desk<'_> {
 
     /// Keeps a timer and a place in line as they are wanted: what an asker wants to send goes when its turn comes.
     pub fn keep(&mut self, standing: Standing, wish: Wish) -> Standing {
-        let Standing { mut planned, mut place } = standing;
+        let Standing { mut planned, place } = standing;
         self.common.timers.plan(wish.timer, &mut planned, wish.due);
-        let Serving { node, .. } = self.serving(wish.slot);
-        if !place.is_some_and(|place| wish.wants == Some(place.lane) && place.node == node) {
+        Standing { planned, place: self.keep_place(place, wish.asker, wish.slot, wish.wants) }
+    }
+
+    /// The same for a place alone.
+    pub fn keep_place(
+        &mut self,
+        mut place: Option<Place>,
+        asker: Asker,
+        slot: u16,
+        wants: Option<Lane>,
+    ) -> Option<Place> {
+        let Serving { node, .. } = self.serving(slot);
+        if !place.is_some_and(|place| wants == Some(place.lane) && place.node == node) {
             self.stop_waiting(&mut place);
-            place = wish.wants.map(|lane| self.wait(node, lane, wish.asker));
+            place = wants.map(|lane| self.wait(node, lane, asker));
         }
-        Standing { planned, place }
+        place
     }
 
     /// Nothing is wanted any more.

@@ -11,7 +11,7 @@ use crate::effect::{Outcome, Request};
 use crate::error::{CallError, Loss, RequestError};
 use crate::event::{CallId, Want};
 use crate::keys::Keys;
-use crate::node::{Asker, Lane};
+use crate::node::{Asker, Lane, Place};
 use crate::sending::Answered;
 use crate::slab::Id;
 use crate::stages::asking::Asking;
@@ -35,7 +35,7 @@ pub struct Entry {
     pub stage: Stage,
     standing: Standing,
     /// Where its renewal waits to be sent.
-    renewal: Standing,
+    renewal: Option<Place>,
 }
 
 /// The owner and the name.
@@ -81,8 +81,7 @@ impl Entry {
     pub fn new(id: Id, want: &Want, slot: u16) -> Self {
         let Want { keys, owner, owner_id, .. } = want;
         let who = Who { id, keys: keys.clone(), slot, owner: *owner, owner_id: owner_id.clone(), revoked: 0 };
-        let (standing, renewal) = (Standing::default(), Standing::default());
-        Self { who, line: Line::new(), stage: Stage::Idle, standing, renewal }
+        Self { who, line: Line::new(), stage: Stage::Idle, standing: Standing::default(), renewal: None }
     }
 
     pub fn call(&mut self, id: CallId, want: Want, desk: &mut Desk<'_>) {
@@ -184,7 +183,7 @@ impl Entry {
     }
 
     pub fn renew(&mut self, number: RequestNumber, desk: &Desk<'_>) -> Option<Request> {
-        self.renewal.place = None;
+        self.renewal = None;
         if let Stage::Held(held) = &mut self.stage { held.renew(number, &self.who, desk) } else { None }
     }
 
@@ -334,9 +333,8 @@ impl Entry {
             let wish = Wish { timer: Timer::Entry(id), asker: Asker::Entry(id), slot, due, wants };
             self.standing = desk.keep(self.standing, wish);
         }
-        if !self.renewal.is_kept(None, renewal) {
-            let wish = Wish { timer: Timer::Entry(id), asker: Asker::Renewal(id), slot, due: None, wants: renewal };
-            self.renewal = desk.keep(self.renewal, wish);
+        if self.renewal.is_some() || renewal.is_some() {
+            self.renewal = desk.keep_place(self.renewal, Asker::Renewal(id), slot, renewal);
         }
     }
 
