@@ -306,7 +306,8 @@ impl Held {
     /// ```
     #[must_use]
     pub fn ended_token(&self) -> CancellationToken {
-        each!(AnyHold, &self.hold, hold => hold.ended_token())
+        // A child: a caller that cancels it must not end the wait of all others.
+        each!(AnyHold, &self.hold, hold => hold.over_token()).child_token()
     }
 
     /// How many guards share this hold: 1, and one more for each nested one. No round trip.

@@ -64,7 +64,7 @@ pub enum Answers {
     Refused(Turn),
 }
 
-/// Of a leave that is refused.
+/// Where a refused leave stands among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Turn {
     /// Its first pause.
@@ -85,7 +85,7 @@ pub struct Chores {
 /// The leaves that are refused until a person helps.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Refused {
-    /// By the keys of their locks.
+    /// The key of each lock with a refused leave.
     names: BTreeMap<Arc<str>, RefusedName>,
     tried: usize,
     line: Line<Id>,

@@ -13,8 +13,7 @@ use fairlock_proto::error::Cause;
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
 use fairlock_proto::keys::{self, Kind, TRACES};
 use fairlock_proto::push::Push;
-use fairlock_proto::settings::Settings;
-use fairlock_proto::slots::{SLOTS, Topology};
+use fairlock_proto::slots::Topology;
 use fairlock_proto::time::ServerTime;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -30,13 +29,13 @@ use super::relay::{Left, Relay};
 use super::report::Reporter;
 use super::requests::Replied;
 use super::room::Carrier;
+use super::settings;
 use super::shared::{Answered, Shared};
 use super::slots;
 use super::without_runtime;
 use crate::engine::context::Context as ClientContext;
 use crate::engine::observe::{CallerSpan, Named};
 use crate::engine::{Engine, close};
-use crate::store::admission::IN_FLIGHT;
 use crate::store::boot::Boot;
 use crate::store::clock::now;
 use crate::store::server::Server;
@@ -79,7 +78,8 @@ impl Driver {
     pub fn start(engine: Arc<Engine>) -> Arc<Client> {
         let clock = LocalClock::new();
         let topology = if engine.context.runner.store.is_cluster() { Topology::Cluster } else { Topology::OneServer };
-        let shared = Mutex::new(Shared::new(settings(&engine.context), topology, clock));
+        let settings = settings::of(&engine.context.runner.client.id, engine.context.options());
+        let shared = Mutex::new(Shared::new(settings, topology, clock));
         let driver = Arc::new_cyclic(|driver: &Weak<Self>| Self {
             clock,
             shared,
@@ -91,7 +91,7 @@ impl Driver {
         });
         let listener: Arc<dyn Listener> = driver.clone();
         driver.store().listen(Arc::downgrade(&listener));
-        driver.begin();
+        driver.look_for_connections();
         // Without tokio's budget: the callers have theirs.
         driver.context().spawn_driver(unconstrained(run(driver.clone())));
         Arc::new(Client(driver))
@@ -201,9 +201,8 @@ impl Driver {
         }
     }
 
-    /// What was connected before it listened.
-    fn begin(&self) {
-        self.moved(0..=SLOTS - 1);
+    /// Tells the machine which servers were connected before the driver listened.
+    fn look_for_connections(&self) {
         for seat in self.store().seats() {
             if self.store().server(seat).is_some_and(|server| server.is_ready(Priority::Urgent)) {
                 self.connected(slots::node_at(seat));
@@ -245,23 +244,6 @@ impl Driver {
 fn is_of_a_lock(push: &Push<'_>, prefix: &str) -> bool {
     let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = push;
     keys::name_in(prefix, lock, TRACES[0]).is_some_and(|(kind, _)| kind == Kind::Lock)
-}
-
-fn settings(context: &ClientContext) -> Settings {
-    let options = context.options();
-    Settings {
-        client: context.runner.client.id.clone(),
-        prefix: options.prefix.clone(),
-        operation_timeout: options.operation_timeout,
-        waiter_ttl: options.waiter_ttl,
-        poll_interval: options.poll_interval,
-        grant_ttl: options.grant_ttl,
-        first_lease: options.first_lease(),
-        token_ttl: options.token_ttl,
-        lease: options.lease,
-        max_hold: options.max_hold,
-        in_flight: IN_FLIGHT,
-    }
 }
 
 impl Driver {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock_proto::event::Scope;
+use fairlock_proto::event::{Lease, Manner, Scope, SelfWait, Want};
 use fairlock_proto::keys::Keys;
 use fairlock_proto::time::Instant as Moment;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,24 @@ pub struct About {
     pub began: Instant,
     pub scope: Scope,
     pub task: TaskOrThread,
+}
+
+impl About {
+    pub fn want(&self, lease: Lease, manner: Manner) -> Want {
+        let Self { keys, owner, owner_id, terms, scope, task, .. } = self;
+        Want {
+            keys: keys.clone(),
+            owner: owner.number(),
+            owner_id: owner_id.clone(),
+            scope: *scope,
+            manner,
+            lease,
+            terms: terms.clone(),
+            task: task.id(),
+            // The page refuses it, where its error belongs.
+            self_wait: SelfWait::Warned,
+        }
+    }
 }
 
 impl Named for Arc<About> {
@@ -96,7 +114,8 @@ impl DrivenHold {
         over.into_iter().for_each(|over| over.cancel());
     }
 
-    fn over(&self) -> CancellationToken {
+    /// Cancelled when it has ended.
+    pub fn over_token(&self) -> CancellationToken {
         let over = self.over.lock().get_or_insert_default().clone();
         // It may have ended before it had a watcher.
         if self.end.get().is_some() {
@@ -106,13 +125,8 @@ impl DrivenHold {
     }
 
     pub async fn until_ended(&self) -> Ended {
-        self.over().cancelled().await;
+        self.over_token().cancelled().await;
         self.end.get().copied().unwrap_or(Ended::Freed)
-    }
-
-    /// A child: a caller that cancels it must not end the wait of all others.
-    pub fn ended_token(&self) -> CancellationToken {
-        self.over().child_token()
     }
 
     /// A caller has claimed it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::Way;
-use fairlock_proto::event::{Lease, Manner, Scope, SelfWait, Want};
+use fairlock_proto::event::{Lease, Manner, Scope, Want};
 
 use super::call::Pending;
 use super::client::Client;
@@ -78,7 +78,7 @@ impl DrivenLock {
                 Manner::Tries { limit, proposed: None }
             }
         };
-        acquire(self.client.clone(), want(&about, lease, manner), about).await
+        acquire(self.client.clone(), about.want(lease, manner), about).await
     }
 
     fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease), LockError> {
@@ -99,22 +99,6 @@ impl DrivenLock {
 
 fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
     if is_renewed { Lease::Renewed(time) } else { Lease::Fixed(time) }
-}
-
-fn want(about: &About, lease: Lease, manner: Manner) -> Want {
-    let About { keys, owner, owner_id, terms, scope, task, .. } = about;
-    Want {
-        keys: keys.clone(),
-        owner: owner.number(),
-        owner_id: owner_id.clone(),
-        scope: *scope,
-        manner,
-        lease,
-        terms: terms.clone(),
-        task: task.id(),
-        // Refused above, where its error belongs.
-        self_wait: SelfWait::Warned,
-    }
 }
 
 /// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.

@@ -17,6 +17,7 @@ mod relay;
 mod report;
 mod requests;
 mod room;
+mod settings;
 mod shared;
 mod slots;
 mod without_runtime;

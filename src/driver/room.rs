@@ -24,7 +24,7 @@ pub trait Carrier: Send + Sync + 'static {
 pub struct Rooms {
     context: Arc<ClientContext>,
     rooms: Vec<Room>,
-    /// By the server that they are for.
+    /// The rooms of each server, by its number.
     free: Vec<Vec<usize>>,
     woken: Arc<Woken>,
     /// What was woken, while it is polled.

@@ -35,7 +35,7 @@ pub struct Shared {
     /// When the task comes next, if nothing wakes it before.
     planned: Option<Moment>,
     connections: BTreeMap<NodeId, u32>,
-    /// Slots that have moved, which the machine has not heard.
+    /// Slots that have moved, which the machine has not heard. Few: each is followed by a round of the courier, which takes all.
     moved: Vec<RangeInclusive<u16>>,
 }
 
@@ -109,7 +109,7 @@ impl Shared {
         self.moved.push(slots);
     }
 
-    /// Tells the machine which slots have another server now.
+    /// Tells the machine about the slots that another server has now.
     pub fn tell_of_moves(&mut self, store: &dyn Store, after: &mut After) {
         while let Some(slots) = self.moved.pop() {
             for (run, node) in slots::moves(slots, |slot| store.seat_of(slot), |slot| self.session.serving(slot)) {
@@ -346,35 +346,24 @@ mod tests {
     use std::time::Duration;
 
     use fairlock_proto::canonical::Seq;
-    use fairlock_proto::event::{Answer, Lease, Manner, Reply, Scope, SelfWait};
+    use fairlock_proto::event::{Answer, Lease, Manner, Reply, Scope};
     use fairlock_proto::keys::Keys;
     use fairlock_proto::requests::acquire::Acquired;
     use fairlock_proto::requests::renew::Renewed;
     use fairlock_proto::time::ServerTime;
 
+    use super::super::settings;
     use super::*;
     use crate::engine::owner::Owner;
     use crate::engine::task_or_thread::TaskOrThread;
     use crate::metrics::{Metrics, MetricsOptions};
     use crate::store::clock::now;
+    use crate::store::options::Options;
 
-    const SECOND: Duration = Duration::from_secs(1);
-    const LEASE: Lease = Lease::Renewed(SECOND.saturating_mul(30));
+    const LEASE: Lease = Lease::Renewed(Duration::from_secs(30));
 
-    fn settings() -> Settings {
-        Settings {
-            client: "c".into(),
-            prefix: "p".into(),
-            operation_timeout: 2 * SECOND,
-            waiter_ttl: 7 * SECOND,
-            poll_interval: 2 * SECOND,
-            grant_ttl: 3 * SECOND,
-            first_lease: 5 * SECOND,
-            token_ttl: 60 * SECOND,
-            lease: LEASE.length(),
-            max_hold: None,
-            in_flight: 4,
-        }
+    fn shared(clock: LocalClock) -> Shared {
+        Shared::new(settings::of("c", &Options::default()), Topology::OneServer, clock)
     }
 
     fn about() -> Arc<About> {
@@ -390,18 +379,10 @@ mod tests {
         })
     }
 
-    fn want(about: &About) -> Want {
-        Want {
-            keys: about.keys.clone(),
-            owner: about.owner.number(),
-            owner_id: about.owner_id.clone(),
-            scope: about.scope,
-            manner: Manner::Waits { limit: None },
-            lease: LEASE,
-            terms: about.terms.clone(),
-            task: about.task.id(),
-            self_wait: SelfWait::Warned,
-        }
+    fn call(shared: &mut Shared, after: &mut After) -> (CallId, Option<Answered>) {
+        let about = about();
+        let want = about.want(LEASE, Manner::Waits { limit: None });
+        shared.call(want, about, None, Waker::noop().clone(), after)
     }
 
     fn connect(shared: &mut Shared, after: &mut After) {
@@ -419,11 +400,9 @@ mod tests {
     /// R15: what the server before has granted is asked about before its caller relies on it.
     #[test]
     fn a_grant_from_before_a_new_connection_is_read_when_the_server_has_confirmed_it() {
-        let (mut shared, mut after) =
-            (Shared::new(settings(), Topology::OneServer, LocalClock::new()), After::default());
+        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
         connect(&mut shared, &mut after);
-        let about = about();
-        let (call, outcome) = shared.call(want(&about), about, None, Waker::noop().clone(), &mut after);
+        let (call, outcome) = call(&mut shared, &mut after);
         assert!(outcome.is_none());
         let lease_left = LEASE.length();
         answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
@@ -436,14 +415,10 @@ mod tests {
     #[test]
     fn a_panic_of_the_machine_ends_each_hold_and_each_call() {
         let clock = LocalClock::new();
-        let (mut shared, mut after) = (Shared::new(settings(), Topology::OneServer, clock), After::default());
+        let (mut shared, mut after) = (shared(clock), After::default());
         let hold = Arc::new(DrivenHold::begin(7, about(), clock.moment(now() + LEASE.length()), clock));
         hold.is_claimed();
         shared.holds.insert(HoldId(Seq(1)), hold.clone());
-        let call = |shared: &mut Shared, after: &mut After| {
-            let about = about();
-            shared.call(want(&about), about, None, Waker::noop().clone(), after)
-        };
         let (waiting, outcome) = call(&mut shared, &mut after);
         assert!(outcome.is_none() && hold.is_valid());
         shared.guarded(&mut after, |_, _| panic!("a bug"));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock_proto::keys::Keys;
 use futures::FutureExt;
+use futures::future::Either;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::sync::CancellationToken;
@@ -122,11 +123,15 @@ impl Context {
 
     /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // Not `tokio::spawn`: a guard may be dropped in a thread without a runtime.
+        self.tasks.spawn_on(self.hooked(task), &self.runtime);
+    }
+
+    fn hooked(&self, task: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send + 'static {
         match &self.spawn_hook {
-            // Not `tokio::spawn`: a guard may be dropped in a thread without a runtime.
-            None => self.tasks.spawn_on(task, &self.runtime),
-            Some(hook) => self.tasks.spawn_on(hook(task.boxed()), &self.runtime),
-        };
+            None => Either::Left(task),
+            Some(hook) => Either::Right(hook(task.boxed())),
+        }
     }
 
     /// `close` waits for all tasks and loses what is held, so a task that serves the client must end before.
@@ -145,10 +150,7 @@ impl Context {
     /// For the driver of the machine, which outlives the others: it serves `close`.
     #[cfg(feature = "_machine")]
     pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
-        match &self.spawn_hook {
-            None => self.runtime.spawn(task),
-            Some(hook) => self.runtime.spawn(hook(task.boxed())),
-        };
+        self.runtime.spawn(self.hooked(task));
     }
 
     /// For `close` itself, which waits for all other tasks.

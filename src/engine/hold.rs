@@ -384,9 +384,9 @@ impl Hold {
         }
     }
 
-    /// A child: a caller that cancels it must not end the wait of all others.
-    pub fn ended_token(&self) -> CancellationToken {
-        self.over.child_token()
+    /// Cancelled when it has ended.
+    pub fn over_token(&self) -> CancellationToken {
+        self.over.clone()
     }
 
     /// Resolves when it has ended.

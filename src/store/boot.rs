@@ -40,13 +40,13 @@ impl Boot {
         })
     }
 
-    /// Whether there was a freeze since the listener was told.
+    /// Whether another freeze has begun since the last [`tell`](Self::tell).
     #[cfg(feature = "_machine")]
     pub fn has_news(&self) -> bool {
         self.frozen_until() != self.told.load(Ordering::Relaxed)
     }
 
-    /// Server time, in ms since 1970, for the listener.
+    /// [`frozen_until`](Self::frozen_until), which the listener knows from now on.
     #[cfg(feature = "_machine")]
     pub fn tell(&self) -> u64 {
         let frozen_until = self.frozen_until();

@@ -14,18 +14,18 @@ use super::error::RequestError;
 /// Brings one request after the other to a server, with as little as that takes.
 #[cfg(feature = "_machine")]
 pub trait Post: Send {
-    /// Whether it took the request: else it takes [`Store::run`](super::Store::run). So it does after a refusal that
+    /// Whether it took the request: else it takes [`Store::run_at`](super::Store::run_at). So it does after a refusal that
     /// [`is_for_the_long_way`](super::error::Refusal::is_for_the_long_way).
     fn take(&mut self, call: Call<'_>, request: u64) -> bool;
     /// What came of the request that it took last.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>>;
 }
 
-/// Who has answered.
+/// The server that ran a request.
 #[cfg(feature = "_machine")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answerer {
-    /// The server that was asked.
+    /// The one that the request was sent to.
     Asked,
     /// Another node of the cluster, which has a clock of its own.
     Another,

@@ -66,7 +66,8 @@ pub trait Store: Send + Sync + 'static {
     fn fault(&self, lock_key: &str) -> Cause;
     /// Runs one script at the server of its keys; `request` is its first argument, which the reply echoes.
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
-    /// Runs it at the server of this seat, and tells the listener instead of following when the keys are elsewhere now.
+    /// Runs a script at the server of this seat. Where the keys have moved, the request fails and the listener hears of the
+    /// move: it asks anew.
     #[cfg(feature = "_machine")]
     fn run_at<'a>(&'a self, _seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.run(call, request)

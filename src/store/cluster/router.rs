@@ -121,9 +121,7 @@ impl<W: Wire> Router<W> {
     #[cfg(feature = "_machine")]
     async fn find_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.ask(seat, call, request).await?;
-        // As `find`.
-        let is_elsewhere = || !self.table.seat(seat).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
-        if ran.reply.is_status("lost") && is_elsewhere() { self.ask(seat, call, request).await } else { Ok(ran) }
+        if is_lost_elsewhere(&ran, self.table.seat(seat)) { self.ask(seat, call, request).await } else { Ok(ran) }
     }
 
     /// Goes on only to a node that is about to get the slot.
@@ -147,12 +145,9 @@ impl<W: Wire> Router<W> {
         outcome
     }
 
-    /// A node that is about to get a slot says of a hold that it is lost, because its key is not there. But the key may have
-    /// gone back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
     async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.route(call, request).await?;
-        let is_elsewhere = || !self.node(call.lock_key).is_some_and(|node| std::ptr::addr_eq(ran.by, node));
-        if ran.reply.is_status("lost") && is_elsewhere() { self.route(call, request).await } else { Ok(ran) }
+        if is_lost_elsewhere(&ran, self.node(call.lock_key)) { self.route(call, request).await } else { Ok(ran) }
     }
 
     async fn wait_for(&self, node: &Node<W>, priority: Priority) -> Result<(), RequestError> {
@@ -164,6 +159,12 @@ impl<W: Wire> Router<W> {
             Err(_) => Err(RequestError::NotSent(Server::fault(node))),
         }
     }
+}
+
+/// A node that is about to get a slot says of a hold that it is lost, because its key is not there. But the key may have gone
+/// back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
+fn is_lost_elsewhere<W: Wire>(ran: &Ran<'_>, has_slot: Option<&Node<W>>) -> bool {
+    ran.reply.is_status("lost") && !has_slot.is_some_and(|node| std::ptr::addr_eq(ran.by, node))
 }
 
 /// Where a node sends a request.

@@ -37,6 +37,14 @@ enum News {
     TooMany(Address),
 }
 
+/// What a new table changes.
+struct Moves {
+    /// From the first slot that has moved to the last one.
+    slots: Option<RangeInclusive<u16>>,
+    /// The seats that gained a slot of a node that was in use: locks may be held or waited for there.
+    gained: Vec<u16>,
+}
+
 struct Master {
     address: Address,
     /// When a node last sent a request there.
@@ -128,10 +136,12 @@ impl<W: Wire> Table<W> {
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
         // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
-        let _seated = self.seated.lock();
+        let seated = self.seated.lock();
         self.all().for_each(|seat| seat.listen(listener.clone()));
         // Set once, right after the client was made.
         let _ = self.listener.set(listener);
+        drop(seated);
+        self.tell_of_moves(0..=SLOTS - 1);
     }
 
     /// A node reports that another one has the slot. Returns that one.
@@ -165,7 +175,7 @@ impl<W: Wire> Table<W> {
 
     /// The whole table anew, as a node of the cluster reports it.
     pub fn replace(&self, ranges: &[SlotRange]) {
-        let gained: Vec<u16> = {
+        let Moves { slots, gained } = {
             let mut seated = self.seated.lock();
             let mut owners = vec![None; usize::from(SLOTS)];
             for SlotRange { first, last, master } in ranges {
@@ -176,12 +186,12 @@ impl<W: Wire> Table<W> {
                     }
                 }
             }
-            let gained = self.set_all(&mut seated, &owners);
+            let moves = self.set_all(&mut seated, &owners);
             self.give_up_unused(&mut seated, &owners);
             tell(seated);
-            gained
+            moves
         };
-        self.tell_of_moves(0..=SLOTS - 1);
+        slots.into_iter().for_each(|slots| self.tell_of_moves(slots));
         // After the lock is free: a seat asks which slots it has.
         for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
             node.inner().want();
@@ -190,7 +200,7 @@ impl<W: Wire> Table<W> {
         self.changed.notify_waiters();
     }
 
-    /// Which server has them now the listener asks for itself: what it is told may be late.
+    /// The listener reads the table for their servers: by the time it is called they may have moved on.
     fn tell_of_moves(&self, slots: RangeInclusive<u16>) {
         if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
             listener.moved(slots);
@@ -212,14 +222,14 @@ impl<W: Wire> Table<W> {
         }
     }
 
-    /// Returns the seats that gained a slot of a node that was in use: locks may be held or waited for there.
-    fn set_all(&self, seated: &mut Seated, owners: &[Option<u16>]) -> Vec<u16> {
-        let mut gained = Vec::new();
+    fn set_all(&self, seated: &mut Seated, owners: &[Option<u16>]) -> Moves {
+        let (mut slots, mut gained) = (None, Vec::new());
         for (slot, owner) in (0..SLOTS).zip(owners) {
             let before = self.slots.set(slot, *owner);
             if before == *owner {
                 continue;
             }
+            slots = Some(slots.map_or(slot, |run: RangeInclusive<u16>| *run.start())..=slot);
             let was_in_use = match before {
                 Some(seat) => self.seat(seat).is_some_and(|node| node.inner().is_wanted()),
                 None => seated.orphans.remove(&slot),
@@ -231,7 +241,7 @@ impl<W: Wire> Table<W> {
                 None => drop(seated.orphans.insert(slot)),
             }
         }
-        gained
+        Moves { slots, gained }
     }
 
     /// A node without slots is a replica now, as a rule, or gone. Its connection must not be used again, even if it

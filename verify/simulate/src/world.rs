@@ -585,13 +585,17 @@ impl World {
     }
 
     fn set_life(&self, process: &str, life: Life) {
+        if self.state().process(process).life != Life::Dead {
+            self.change(process, |process| process.life = life);
+        }
+    }
+
+    /// Its tasks look at what has changed.
+    fn change(&self, process: &str, change: impl FnOnce(&mut Process)) {
         let wakers = {
             let mut state = self.state();
             let process = state.process(process);
-            if process.life == Life::Dead {
-                return;
-            }
-            process.life = life;
+            change(process);
             std::mem::take(&mut process.wakers)
         };
         wakers.into_values().for_each(Waker::wake);
@@ -631,13 +635,7 @@ impl World {
 
     pub fn drive(&self, process: &str) {
         self.note("is driven", 0, || process.to_owned());
-        let wakers = {
-            let mut state = self.state();
-            let process = state.process(process);
-            process.is_delayed = false;
-            std::mem::take(&mut process.wakers)
-        };
-        wakers.into_values().for_each(Waker::wake);
+        self.change(process, |process| process.is_delayed = false);
         self.hindered(process, self.elapsed() + SLOW);
         let mut state = self.state();
         if state.process(process).life != Life::Paused {
@@ -665,13 +663,7 @@ impl World {
     pub fn end_runtime(&self, process: &str) {
         self.fault_of("runtimes_ended", process);
         self.hindered(process, Duration::MAX);
-        let wakers = {
-            let mut state = self.state();
-            let process = state.process(process);
-            process.runtime_ended = true;
-            std::mem::take(&mut process.wakers)
-        };
-        wakers.into_values().for_each(Waker::wake);
+        self.change(process, |process| process.runtime_ended = true);
     }
 
     pub fn stop_server(&self, length: Duration) {

@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Each of `others` is a thread that brings so many items, beside this one, which brings one.
+    /// Starts one thread for each entry of `others`, which brings that many items. This thread brings one more.
     fn all_is_carried(rounds: usize, others: &'static [u32], most_switches: Option<usize>) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = most_switches;

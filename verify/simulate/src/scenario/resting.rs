@@ -82,7 +82,7 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// Of calls for several names.
+/// Scenarios in which a call asks for several names.
 pub const OF_SETS: &[Scenario] = &[
     Scenario {
         name: "a-copy-of-the-first-question-about-a-part",
