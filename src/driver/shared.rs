@@ -412,6 +412,19 @@ mod tests {
         assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(hold, _)) if hold.token == 7));
     }
 
+    /// A client whose background is not driven asks for it.
+    #[test]
+    fn a_leave_without_an_answer_is_unfinished_although_its_hold_has_ended() {
+        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
+        connect(&mut shared, &mut after);
+        let (guard, _) = call(&mut shared, &mut after);
+        let lease_left = LEASE.length();
+        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        assert!(shared.read(guard, &mut after).is_some());
+        shared.step(Event::Close, &mut after);
+        assert_eq!((shared.holds_left(), shared.unfinished()), (0, 1));
+    }
+
     #[test]
     fn a_panic_of_the_machine_ends_each_hold_and_each_call() {
         let clock = LocalClock::new();
