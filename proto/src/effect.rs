@@ -9,10 +9,14 @@ use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed};
 use crate::requests::acquire::Acquire;
+use crate::requests::force_unlock::ForceUnlock;
+use crate::requests::give::Give;
+use crate::requests::inspect::Inspect;
 use crate::requests::leave::Leave;
 use crate::requests::poll::{Poll, PolledHolder};
 use crate::requests::release::Release;
 use crate::requests::renew::Renew;
+use crate::requests::set_limit::SetLimit;
 use crate::requests::{ClientArgs, ScriptRequest};
 use crate::time::Instant;
 
@@ -77,28 +81,38 @@ pub enum Request {
     Renew(Renew),
     Poll(Poll),
     Leave(Leave),
+    /// Boxed, because it is larger than the others, and rare.
+    Give(Box<Give>),
+    Inspect(Inspect),
+    ForceUnlock(ForceUnlock),
+    SetLimit(SetLimit),
+}
+
+/// The same call on the request of either script.
+macro_rules! each {
+    ($request:expr, $it:ident => $call:expr) => {
+        match $request {
+            Request::Acquire($it) => $call,
+            Request::Release($it) => $call,
+            Request::Renew($it) => $call,
+            Request::Poll($it) => $call,
+            Request::Leave($it) => $call,
+            Request::Give($it) => $call,
+            Request::Inspect($it) => $call,
+            Request::ForceUnlock($it) => $call,
+            Request::SetLimit($it) => $call,
+        }
+    };
 }
 
 impl Request {
     pub fn keys(&self) -> &Keys {
-        match self {
-            Self::Acquire(acquire) => &acquire.keys,
-            Self::Release(release) => &release.keys,
-            Self::Renew(renew) => &renew.keys,
-            Self::Poll(poll) => &poll.keys,
-            Self::Leave(leave) => &leave.keys,
-        }
+        each!(self, request => &request.keys)
     }
 
     /// How it is sent.
     pub fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
-        match self {
-            Self::Acquire(acquire) => acquire.command(client),
-            Self::Release(release) => release.command(client),
-            Self::Renew(renew) => renew.command(client),
-            Self::Poll(poll) => poll.command(client),
-            Self::Leave(leave) => leave.command(client),
-        }
+        each!(self, request => request.command(client))
     }
 
     /// What the reply says behind its head.
@@ -109,6 +123,10 @@ impl Request {
             Self::Renew(_) => Answer::Renewed(Decode::decode(status, fields)?),
             Self::Poll(_) => Answer::Polled(Box::new(Decode::decode(status, fields)?)),
             Self::Leave(_) => Answer::Left(Decode::decode(status, fields)?),
+            Self::Give(_) => Answer::Gave(Decode::decode(status, fields)?),
+            Self::Inspect(_) => Answer::Inspected(Box::new(Decode::decode(status, fields)?)),
+            Self::ForceUnlock(_) => Answer::Forced(Decode::decode(status, fields)?),
+            Self::SetLimit(_) => Answer::LimitSet(Decode::decode(status, fields)?),
         })
     }
 }

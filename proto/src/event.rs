@@ -9,10 +9,14 @@ use crate::error::{Cause, RequestError};
 use crate::keys::Keys;
 use crate::push::Push;
 use crate::requests::acquire::Acquired;
+use crate::requests::force_unlock::ForceUnlocked;
+use crate::requests::give::Gave;
+use crate::requests::inspect::Inspected;
 use crate::requests::leave::Left;
 use crate::requests::poll::Polled;
 use crate::requests::release::Released;
 use crate::requests::renew::Renewed;
+use crate::requests::set_limit::LimitSet;
 use crate::slab::Id;
 use crate::time::{Instant, ServerTime};
 
@@ -176,4 +180,8 @@ pub enum Answer {
     Renewed(Renewed),
     Polled(Box<Polled>),
     Left(Left),
+    Gave(Gave),
+    Inspected(Box<Inspected>),
+    Forced(ForceUnlocked),
+    LimitSet(LimitSet),
 }
