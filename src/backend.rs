@@ -17,7 +17,7 @@ use crate::engine::hold::Hold;
 use crate::engine::lock::EngineLock;
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
-use crate::error::{CloseError, UnlockError};
+use crate::error::{CloseError, Loss, UnlockError};
 use crate::quorum::context::Quorum;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::hold::QuorumHold;
@@ -27,7 +27,7 @@ use crate::store::error::SeveralServers;
 #[derive(Clone)]
 pub enum Backend {
     One(Arc<Engine>),
-    /// Its locks are on the state machine, and all else on the engine.
+    /// On the state machine.
     #[cfg(feature = "_machine")]
     Driven(Arc<Client>),
     Several(Arc<Quorum>),
@@ -88,11 +88,7 @@ impl Backend {
             #[cfg(feature = "_machine")]
             Self::Driven(client) => {
                 let lock = EngineLock::new(kind, share, client.driver().engine.clone(), name);
-                if kind == Kind::Lock {
-                    AnyLock::Driven(DrivenLock::new(lock, client.clone()))
-                } else {
-                    AnyLock::One(lock)
-                }
+                AnyLock::Driven(DrivenLock::new(lock, client.clone()))
             }
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
         }
@@ -223,13 +219,42 @@ impl AnyGuard {
         }
     }
 
+    /// How much of the name it has.
+    pub fn weight(&self) -> u32 {
+        match self {
+            Self::One(guard) => guard.hold.weight(),
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.weight(),
+            Self::Several(_) => Share::LOCK.weight,
+        }
+    }
+
+    /// From here on it has that much of the name.
+    pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
+        match self {
+            Self::One(guard) => guard.shrink_to(weight).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.shrink_to(weight).await,
+            // Several masters have locks only.
+            Self::Several(_) => Ok(()),
+        }
+    }
+
+    /// It only reads from here on.
+    pub async fn downgrade(&mut self) -> Result<(), Loss> {
+        match self {
+            Self::One(guard) => guard.downgrade().await,
+            guard => guard.shrink_to(Share::READER.weight).await,
+        }
+    }
+
     /// A new lease from now on. On several servers: at a majority of them.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => handles::extend(&guard.hold, lease).await,
             // With the issue of handles.
             #[cfg(feature = "_machine")]
-            Self::Driven(_) => Err(ExtendError::Lost(crate::error::Loss::Gone)),
+            Self::Driven(_) => Err(ExtendError::Lost(Loss::Gone)),
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,
         }
     }

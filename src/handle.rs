@@ -356,14 +356,7 @@ impl LockGuard {
     /// meanwhile nothing renews the hold, and no caller has the handle.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
-        let guard = match self.into_any() {
-            AnyGuard::One(guard) => guard,
-            guard => {
-                let (guard, reason) = (Self::new(guard), DetachRefusal::SeveralServers);
-                return Err(DetachError::Refused { guard, reason });
-            }
-        };
-        detach(guard, lease, |guard| Self::new(AnyGuard::One(guard))).await
+        detach(self.into_any(), lease, Self::new).await
     }
 }
 
@@ -397,17 +390,23 @@ impl Permit {
 /// `again`: the guard as it was.
 #[allow(clippy::result_large_err)]
 async fn detach<G>(
-    guard: EngineGuard,
+    guard: AnyGuard,
     lease: Duration,
-    again: impl Fn(EngineGuard) -> G,
+    again: impl Fn(AnyGuard) -> G,
 ) -> Result<HoldHandle, DetachError<G>> {
+    let guard = match guard {
+        AnyGuard::One(guard) => guard,
+        guard => return Err(DetachError::Refused { guard: again(guard), reason: DetachRefusal::SeveralServers }),
+    };
     let prefix = guard.hold.context().options().prefix.clone();
     match handles::detach(guard, lease).await {
         DetachOutcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
         DetachOutcome::Unanswered(hold, cause) => {
             Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
         }
-        DetachOutcome::Refused(guard, reason) => Err(DetachError::Refused { guard: again(guard), reason }),
+        DetachOutcome::Refused(guard, reason) => {
+            Err(DetachError::Refused { guard: again(AnyGuard::One(guard)), reason })
+        }
     }
 }
 
@@ -465,7 +464,8 @@ impl LockClient {
     /// # Cancel safety
     /// As for `attach`.
     pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, AttachError> {
-        self.take_up(handle, Kind::Semaphore, Caller::of(None)).await.map(Permit::new)
+        let guard = self.take_up(handle, Kind::Semaphore, Caller::of(None)).await?;
+        Ok(Permit::new(AnyGuard::One(guard)))
     }
 
     async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<EngineGuard, AttachError> {

@@ -6,8 +6,7 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use crate::backend::{AnyHold, AnyLock};
-use crate::engine::guard::EngineGuard;
+use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::engine::lock::{EngineLock, LockLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
@@ -77,7 +76,7 @@ pub struct WriteGuard(RwGuard);
 /// A guard of either kind.
 struct RwGuard {
     held: Held,
-    guard: EngineGuard,
+    guard: AnyGuard,
 }
 
 impl FairRwLock {
@@ -172,8 +171,8 @@ impl FairRwLock {
     /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
     /// has to be polled.
     pub async fn read(&self) -> Result<ReadGuard, LockError> {
-        let guard = self.reads.at_server()?.acquire(caller(), true, 0, None).await?;
-        guard.map(ReadGuard::new).ok_or(LockError::Timeout)
+        self.reads.at_server()?;
+        acquire!(&self.reads, caller(), true, None).map(ReadGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`read`](Self::read), but for at most that long.
@@ -193,8 +192,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard, LockError> {
-        let guard = self.reads.at_server()?.acquire(caller(), true, 0, Some(timeout)).await?;
-        guard.map(ReadGuard::new).ok_or(LockError::Timeout)
+        self.reads.at_server()?;
+        acquire!(&self.reads, caller(), true, Some(timeout)).map(ReadGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
@@ -214,7 +213,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_read(&self) -> Result<Option<ReadGuard>, LockError> {
-        Ok(self.reads.at_server()?.acquire(caller(), false, 0, None).await?.map(ReadGuard::new))
+        self.reads.at_server()?;
+        Ok(acquire!(&self.reads, caller(), false, None).map(ReadGuard::new))
     }
 
     /// Reads, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
@@ -259,8 +259,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn write(&self) -> Result<WriteGuard, LockError> {
-        let guard = self.writes.at_server()?.acquire(caller(), true, 0, None).await?;
-        guard.map(WriteGuard::new).ok_or(LockError::Timeout)
+        self.writes.at_server()?;
+        acquire!(&self.writes, caller(), true, None).map(WriteGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`write`](Self::write), but for at most that long.
@@ -284,8 +284,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard, LockError> {
-        let guard = self.writes.at_server()?.acquire(caller(), true, 0, Some(timeout)).await?;
-        guard.map(WriteGuard::new).ok_or(LockError::Timeout)
+        self.writes.at_server()?;
+        acquire!(&self.writes, caller(), true, Some(timeout)).map(WriteGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -305,7 +305,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `try_read`.
     pub async fn try_write(&self) -> Result<Option<WriteGuard>, LockError> {
-        Ok(self.writes.at_server()?.acquire(caller(), false, 0, None).await?.map(WriteGuard::new))
+        self.writes.at_server()?;
+        Ok(acquire!(&self.writes, caller(), false, None).map(WriteGuard::new))
     }
 
     /// Writes, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
@@ -380,13 +381,13 @@ impl FairRwLock {
 }
 
 impl RwGuard {
-    fn new(guard: EngineGuard) -> Self {
-        Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
+    fn new(guard: AnyGuard) -> Self {
+        Self { held: Held::new(guard.hold()), guard }
     }
 }
 
 impl ReadGuard {
-    fn new(guard: EngineGuard) -> Self {
+    fn new(guard: AnyGuard) -> Self {
         Self(RwGuard::new(guard))
     }
 
@@ -430,7 +431,7 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    fn new(guard: EngineGuard) -> Self {
+    fn new(guard: AnyGuard) -> Self {
         Self(RwGuard::new(guard))
     }
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use fairlock_proto::keys::Share;
 
-use crate::backend::{AnyHold, AnyLock};
-use crate::engine::guard::EngineGuard;
+use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::engine::lock::{Caller, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
 use crate::guard::Held;
@@ -74,7 +73,7 @@ pub struct FairSemaphore {
 #[must_use = "the permits are released when this is dropped"]
 pub struct Permit {
     held: Held,
-    guard: EngineGuard,
+    guard: AnyGuard,
 }
 
 impl FairSemaphore {
@@ -278,16 +277,17 @@ impl FairSemaphore {
     }
 
     async fn take(&self, permits: u32, wait: bool, timeout: Option<Duration>) -> Result<Option<Permit>, LockError> {
+        self.lock.at_server()?;
         let heavy;
-        let mut lock = self.lock.at_server()?;
+        let mut lock = &self.lock;
         if permits != 1 {
+            let share = Share { weight: permits, limit: self.permits };
             // Boxed: the many waiters for one permit need no room for it.
-            heavy = Box::new(lock.with_share(Share { weight: permits, limit: self.permits }));
+            heavy = Box::new(lock.changed(|lock| lock.with_share(share)));
             lock = &heavy;
         }
         // An owner of its own, in a scope too: a permit is never re-entered.
-        let guard = lock.acquire(Caller::of(None), wait, 0, timeout).await?;
-        Ok(guard.map(Permit::new))
+        Ok(acquire!(lock, Caller::of(None), wait, timeout).map(Permit::new))
     }
 
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
@@ -368,11 +368,11 @@ impl FairSemaphore {
 }
 
 impl Permit {
-    pub(crate) fn new(guard: EngineGuard) -> Self {
-        Self { held: Held::new(AnyHold::One(guard.hold.clone())), guard }
+    pub(crate) fn new(guard: AnyGuard) -> Self {
+        Self { held: Held::new(guard.hold()), guard }
     }
 
-    pub(crate) fn into_guard(self) -> EngineGuard {
+    pub(crate) fn into_guard(self) -> AnyGuard {
         self.guard
     }
 
@@ -385,7 +385,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn weight(&self) -> u32 {
-        self.guard.hold.weight()
+        self.guard.weight()
     }
 
     /// Releases all but that many permits. One round trip.

@@ -65,6 +65,8 @@ pub enum Outcome {
         hold: HoldId,
         until: Instant,
         way: Way,
+        /// What it has of the name.
+        weight: u32,
     },
     /// Not free, and the call does not wait.
     Busy,

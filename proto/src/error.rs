@@ -142,6 +142,12 @@ pub enum CallError {
     QueueFull {
         waiters: u64,
     },
+    /// It asks for more than the limit of the name.
+    TooHeavy {
+        limit: u32,
+    },
+    /// It wants more of the name than its owner holds, and would wait for that hold: a write inside of a read.
+    WouldDeadlock,
     /// The hold that it would re-enter is lost.
     Lost,
     /// Its task holds the lock itself, and the call asked to be refused then.

@@ -57,6 +57,13 @@ pub enum Event<'a> {
     Claimed(CallId),
     /// The guard ends, and its caller waits for the outcome.
     Unlock(CallId),
+    /// From now on the guard has so much of the name, if it had more. The call waits until the server knows that, with an
+    /// outcome like that of an unlock.
+    Shrink {
+        call: CallId,
+        guard: CallId,
+        weight: u32,
+    },
     /// The caller has dropped its future or its guard.
     Gone(CallId),
     /// Each request is answered once at most. A request without an answer needs no event: it has a time-out here.
@@ -94,6 +101,8 @@ pub struct Want {
     pub scope: Scope,
     pub manner: Manner,
     pub lease: Lease,
+    /// How much of the name: 1 of a lock, the units of a reader or a writer, or permits.
+    pub weight: u32,
     /// The terms of its place in the queue.
     pub terms: Arc<str>,
     pub task: TaskId,

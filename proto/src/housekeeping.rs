@@ -52,13 +52,14 @@ impl Desk<'_> {
                 Request::Leave(Leave { keys, owner, seq: seq.0, place, copies_until: copies_until.0 })
             }
             Task::PassOn | Task::LookAtReleased(_) => {
-                Request::Poll(Poll { keys, waits: false, names_ours: false, tickets: Vec::new() })
+                let names_ours = matches!(chore.task, Task::LookAtReleased(_)) && keys.kind.is_shared();
+                Request::Poll(Poll { keys, waits: false, names_ours, tickets: Vec::new() })
             }
         })
     }
 
-    /// Returns the name and its holder, if that was asked.
-    pub fn chore_replied(&mut self, id: Id, answered: Answered) -> Option<(Arc<Keys>, PolledHolder)> {
+    /// Returns the name and what this client may hold there, if that was asked.
+    pub fn chore_replied(&mut self, id: Id, answered: Answered) -> Option<(Arc<Keys>, Vec<PolledHolder>)> {
         let chore = self.common.chores.chores.get_mut(id).filter(|it| it.sending.awaits(answered.number))?;
         match answered.reply {
             Ok(Reply { answer: Answer::Left(Left { more }), .. }) => {
@@ -77,7 +78,7 @@ impl Desk<'_> {
                 } else {
                     self.end_chore(id);
                 }
-                polled.holder.map(|holder| (keys, holder))
+                Some((keys, polled.holder.into_iter().chain(polled.granted).collect()))
             }
             reply => {
                 self.do_again(id, &reply.err().unwrap_or_else(other_reply));

@@ -33,7 +33,7 @@ impl Desk<'_> {
 
     pub fn judge(&self, id: Id, grant: Grant) -> Verdict {
         let Some(queue) = self.common.queues.get(id) else { return Verdict::Ask };
-        queue.trust.judge(grant, self.serving(queue.slot).epoch, self.settings().grant_ttl, self.now)
+        queue.trust.judge(queue.keys.kind, grant, self.serving(queue.slot).epoch, self.settings().grant_ttl, self.now)
     }
 
     /// A waiter of this name may have lost its place: the next round verifies all.

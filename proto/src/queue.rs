@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{Cause, RequestError};
-use crate::keys::{Keys, ticket};
+use crate::keys::{Keys, Kind, ticket};
 use crate::lease;
 use crate::node::Lane;
 use crate::requests::poll::{Polled, PolledHolder};
@@ -117,7 +117,10 @@ pub struct Queues {
 pub enum News {
     Polled {
         keys: Arc<Keys>,
+        /// Of a lock.
         holder: Option<PolledHolder>,
+        /// The waiters that have a shared name.
+        granted: Vec<PolledHolder>,
         /// How many wait here, and over all clients.
         waiting: usize,
         places: u64,
@@ -321,15 +324,16 @@ impl Queue {
         self.failure = None;
         self.trust.learn(floor);
         self.last_poll = self.last_poll.max(floor.asked);
-        let is_unclear = asked.is_unclear(&polled, gap, settings);
+        let is_unclear = asked.is_unclear(&polled, self.keys.kind, self.waiters.len(), gap, settings);
         if is_unclear {
             self.verify_all(now);
         }
         let is_due = is_unclear || polled.more;
         self.go_on(if is_due { now } else { next_after(&polled, floor.asked, now, settings.poll_interval) });
-        let (carried, without) = (self.known(&asked.carried), self.known(&asked.without(&polled)));
+        let (carried, without) = (self.known(&asked.carried), self.known(&asked.without(&polled, self.keys.kind)));
         let (keys, waiting, places) = (self.keys.clone(), self.waiters.len(), polled.places);
-        News::Polled { keys, holder: polled.holder, waiting, places, carried, without }
+        let Polled { holder, granted, .. } = polled;
+        News::Polled { keys, holder, granted, waiting, places, carried, without }
     }
 
     /// A poll had no answer, so that its evidence is lost. A reason that does not pass ends the waits.
@@ -372,36 +376,41 @@ pub struct Asked {
 
 impl Asked {
     /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
-    fn is_unclear(&self, polled: &Polled, gap: Duration, settings: &Settings) -> bool {
+    /// `now_waiting`: how many wait now.
+    fn is_unclear(&self, polled: &Polled, kind: Kind, now_waiting: usize, gap: Duration, settings: &Settings) -> bool {
         let Some(waiting) = self.waiting else { return false };
-        let ours = polled.holder.as_ref().is_some_and(|holder| settings.is_ours(&holder.owner));
-        let expected = waiting as u64 - u64::from(ours);
+        let has_it = |holder: &PolledHolder| settings.is_ours(&holder.owner);
+        // Many may have been granted a shared name since the round began.
+        let waiting = if kind.is_shared() { waiting.min(now_waiting) } else { waiting };
+        let ours = polled.holder.iter().chain(&polled.granted).filter(|holder| has_it(holder)).count();
+        let expected = waiting.saturating_sub(ours) as u64;
         // A grant that came and ended between the two answers was seen by none of them.
         let is_unseen = gap > lease::sure(settings.first_lease);
-        let is_free = none_has_a_place(polled);
+        let is_free = none_has_a_place(polled, kind);
         !polled.known || polled.places < expected || !polled.missing.is_empty() || is_free || is_unseen
     }
 
     /// Those that have no place. P3: they ask again in their order, so only a round that verifies all takes it from them.
-    fn without(&self, polled: &Polled) -> Vec<Seq> {
+    fn without(&self, polled: &Polled, kind: Kind) -> Vec<Seq> {
         match self.waiting {
             Some(_) => Vec::new(),
-            None if none_has_a_place(polled) => self.carried.clone(),
+            None if none_has_a_place(polled, kind) => self.carried.clone(),
             None => polled.missing.iter().filter_map(|index| self.carried.get(*index)).copied().collect(),
         }
     }
 }
 
-/// Free, and no winner was found. A frozen server did not look for one.
-fn none_has_a_place(polled: &Polled) -> bool {
-    polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more
+/// Free, and no winner was found. A frozen server did not look for one, and a shared name is free if it has room.
+fn none_has_a_place(polled: &Polled, kind: Kind) -> bool {
+    !kind.is_shared() && polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more
 }
 
 fn next_after(polled: &Polled, sent: Instant, now: Instant, regular: Duration) -> Instant {
     // A dead holder is replaced as soon as its lease ends (P7): by the client that is first in line, or a moment later by one of
     // the others if that client is dead too.
     let head_start = if polled.first { Duration::ZERO } else { HEAD_START };
-    let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left).or(polled.frozen_for);
+    let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left);
+    let lease_left = lease_left.or(polled.frozen_for).or(polled.room_in);
     let regular = sent + regular;
     lease_left.map_or(regular, |left| regular.min(now + left + AFTER_LEASE + head_start))
 }

@@ -6,16 +6,18 @@
 //! - A task that is polled while it waits, and not for the wait, has other work: a branch that may still unlock.
 //! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of the scope. It may also be an
 //!   independent task, so the warning is conditional.
+//! - A permit is waited for beside others of the same task as a rule. Only if theirs leave too few can it wait for itself.
 
 use std::sync::Arc;
 
 use crate::canonical::Seq;
 use crate::effect::Note;
 use crate::event::{Scope, TaskId};
-use crate::keys::Keys;
+use crate::keys::{Keys, Kind, Share, share_of};
 use crate::slab::{Id, Slab};
 use crate::stages::attempt::{Attention, Call};
-use crate::stages::entry::{Entry, Stage};
+use crate::stages::entry::{Entry, Stage, Who};
+use crate::stages::held::Held;
 use crate::stages::hold::Hold;
 use crate::time::Instant;
 
@@ -34,22 +36,47 @@ impl Stuck {
     }
 }
 
-/// Whether one of these waiters waits for this hold of its own. It is found once.
-pub fn find(entries: &mut Slab<Entry>, held: Id, waiters: &[(Id, Seq)], now: Instant) -> Option<Stuck> {
-    let Stage::Held(own) = &entries.get(held)?.stage else { return None };
-    let calls = waiters.iter().filter_map(|(id, _)| waiting_call(entries.get(*id)?));
-    let found = calls.into_iter().find_map(|call| judge(&own.hold, call, now))?;
-    let Stage::Held(own) = &mut entries.get_mut(held)?.stage else { return None };
-    own.warn().then_some(found)
+/// Of a shared name, so many owners are looked at: a look at all of them for each waiter would be quadratic.
+pub const SEARCHED: usize = 16;
+
+/// Whether one of these waiters waits for one of these holds, which is its own. Each hold is found once.
+pub fn find(entries: &mut Slab<Entry>, held: &[Id], waiters: &[(Id, Seq)], now: Instant) -> Option<Stuck> {
+    let (id, found) = held.iter().find_map(|id| {
+        let own = held_by(entries, *id).filter(|own| own.may_be_warned_of())?;
+        let calls = waiters.iter().filter_map(|(id, _)| waiting_entry(entries, *id));
+        let stuck =
+            |(who, call)| judge(&own.hold, call, now).filter(|_| is_excluded(entries, held, &own.hold, who, call));
+        calls.into_iter().find_map(stuck).map(|found| (*id, found))
+    })?;
+    if let Stage::Held(own) = &mut entries.get_mut(id)?.stage {
+        own.is_warned_of();
+    }
+    Some(found)
+}
+
+fn held_by(entries: &Slab<Entry>, id: Id) -> Option<&Held> {
+    if let Stage::Held(held) = &entries.get(id)?.stage { Some(held) } else { None }
+}
+
+fn waiting_entry(entries: &Slab<Entry>, id: Id) -> Option<(&Who, &Call)> {
+    let entry = entries.get(id)?;
+    if let Stage::Queued(queued) = &entry.stage { Some((&entry.who, &queued.attempt.call)) } else { None }
+}
+
+/// Whether the call cannot be served while the task of this hold keeps all that it has.
+fn is_excluded(entries: &Slab<Entry>, held: &[Id], hold: &Hold, who: &Who, call: &Call) -> bool {
+    let Some(Share { weight, limit }) = share_of(&call.terms).filter(|_| who.keys.kind == Kind::Semaphore) else {
+        return true;
+    };
+    let of_task = held.iter().filter_map(|id| held_by(entries, *id));
+    let of_task = of_task.filter(|other| other.hold.holder.task == hold.holder.task);
+    let kept: u64 = of_task.map(|other| u64::from(other.guards.count().weight)).sum();
+    kept + u64::from(weight) > u64::from(limit)
 }
 
 /// Whether this task has the lock, outside of any scope.
 pub fn is_held_by(entry: &Entry, task: TaskId) -> bool {
     matches!(&entry.stage, Stage::Held(held) if held.hold.holder.scope == Scope::Call && held.hold.holder.task == task)
-}
-
-fn waiting_call(entry: &Entry) -> Option<&Call> {
-    if let Stage::Queued(queued) = &entry.stage { Some(&queued.attempt.call) } else { None }
 }
 
 fn judge(hold: &Hold, call: &Call, now: Instant) -> Option<Stuck> {

@@ -9,9 +9,9 @@ use crate::canonical::{Canonical, RequestNumber, Seq};
 use crate::chore::Leaving;
 use crate::desk::{Common, Desk, Punctuality};
 use crate::effect::{Effect, Note, Outcome, Request};
-use crate::error::{CallError, Cause, Fault, RequestError};
+use crate::error::{CallError, Cause, Fault, Loss, RequestError, UnlockError};
 use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
-use crate::keys::Keys;
+use crate::keys::{Keys, Kind};
 use crate::node::{Asker, GateChange, InFlight, Lane, Link, Node};
 use crate::push::Push;
 use crate::queue::News;
@@ -146,10 +146,14 @@ impl Session {
 
     /// Whether the task of this call holds the lock by another owner.
     fn holds_itself(&self, want: &Want) -> bool {
-        let from = (want.keys.lock.clone(), 0);
-        let to = (want.keys.lock.clone(), u64::MAX);
-        let owners = self.by_name.range(from..=to).filter(|((_, owner), _)| *owner != want.owner);
-        owners.filter_map(|(_, id)| self.entries.get(*id)).any(|entry| self_wait::is_held_by(entry, want.task))
+        let entries = self.entries_at(&want.keys.lock).filter_map(|id| self.entries.get(id));
+        entries.filter(|entry| entry.who.owner != want.owner).any(|entry| self_wait::is_held_by(entry, want.task))
+    }
+
+    /// All owners at this name, oldest first.
+    fn entries_at(&self, lock_key: &Arc<str>) -> impl Iterator<Item = Id> {
+        let (from, to) = ((lock_key.clone(), 0), (lock_key.clone(), u64::MAX));
+        self.by_name.range(from..=to).map(|(_, id)| *id)
     }
 
     /// Those that had their last outcome are forgotten, and the limit of those that were granted the lock is over.
@@ -199,6 +203,7 @@ impl Step<'_> {
             Event::Disturbed(call) => self.with_call(call, |entry, _| entry.disturbed(call)),
             Event::Claimed(call) => self.with_call(call, |entry, _| entry.claimed(call)),
             Event::Unlock(call) => self.with_call(call, |entry, desk| entry.unlock(call, desk)),
+            Event::Shrink { call, guard, weight } => self.shrink(call, guard, weight),
             Event::Gone(call) => self.gone(call),
             Event::Replied(request, reply) => self.replied(request, reply),
             Event::Pushed(connection, push) => self.pushed(connection, &push),
@@ -260,6 +265,15 @@ impl Step<'_> {
         let id = self.session.entries.insert_with(|id| Entry::new(id, want, slot));
         self.session.by_name.insert((want.keys.lock.clone(), want.owner), id);
         id
+    }
+
+    fn shrink(&mut self, call: CallId, guard: CallId, weight: u32) {
+        let Some(CallPlace { entry, .. }) = self.session.calls.get(guard.0).copied() else {
+            let outcome = Err(UnlockError::Lost(Loss::Gone));
+            return self.effects.push(Effect::Tell(call, Outcome::Unlocked(outcome)));
+        };
+        self.session.calls.insert(call.0, CallPlace { entry, limit: None });
+        self.with_call(call, |entry, desk| entry.shrink(call, guard, weight, desk));
     }
 
     fn gone(&mut self, call: CallId) {
@@ -372,7 +386,9 @@ impl Step<'_> {
             }
             Asker::Chore(id) => {
                 let found = self.desk().chore_replied(id, answered);
-                found.into_iter().for_each(|(keys, holder)| self.found(&keys, &holder));
+                found
+                    .into_iter()
+                    .for_each(|(keys, holders)| holders.iter().for_each(|holder| self.found(&keys, holder)));
             }
         }
         self.end_checks(node);
@@ -380,11 +396,9 @@ impl Step<'_> {
 
     fn tell_waiters(&mut self, news: News) {
         match news {
-            News::Polled { keys, holder, waiting, places, carried, without } => {
-                if let Some(holder) = &holder {
-                    self.found(&keys, holder);
-                    self.warn_of_self_wait(&keys, holder, &carried);
-                }
+            News::Polled { keys, holder, granted, waiting, places, carried, without } => {
+                holder.iter().chain(&granted).for_each(|holder| self.found(&keys, holder));
+                self.warn_of_self_wait(&keys, holder.as_ref(), &carried);
                 self.effects.push(Effect::Note(Note::StillWaiting { keys, waiting, places, holder }));
                 for (id, seq) in without {
                     self.with(id, |entry, desk| entry.has_no_place(seq, desk));
@@ -407,9 +421,17 @@ impl Step<'_> {
         }
     }
 
-    fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: &PolledHolder, waiters: &[(Id, Seq)]) {
-        let held = owner_of(&holder.owner).and_then(|owner| self.session.entry_at(owner, &keys.lock));
-        let note = held.and_then(|held| self_wait::find(&mut self.session.entries, held, waiters, self.now));
+    /// `holder`: of a lock.
+    fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: Option<&PolledHolder>, waiters: &[(Id, Seq)]) {
+        let held: Vec<_> = match keys.kind {
+            Kind::Lock => {
+                let owner = holder.and_then(|holder| owner_of(&holder.owner));
+                owner.and_then(|owner| self.session.entry_at(owner, &keys.lock)).into_iter().collect()
+            }
+            // A holder is older than its waiters.
+            Kind::Semaphore | Kind::RwLock => self.session.entries_at(&keys.lock).take(self_wait::SEARCHED).collect(),
+        };
+        let note = self_wait::find(&mut self.session.entries, &held, waiters, self.now);
         self.effects.extend(note.map(|stuck| Effect::Note(stuck.note(keys.clone()))));
     }
 

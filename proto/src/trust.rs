@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::canonical::Epoch;
+use crate::keys::Kind;
 use crate::lease;
 use crate::time::Instant;
 
@@ -78,11 +79,12 @@ impl Trust {
     }
 
     /// `epoch`: of the server that has pushed the grant. `least`: how long it has to last yet.
-    pub fn judge(&self, grant: Grant, epoch: Epoch, least: Duration, now: Instant) -> Verdict {
+    pub fn judge(&self, kind: Kind, grant: Grant, epoch: Epoch, least: Duration, now: Instant) -> Verdict {
         if self.last.epoch != epoch {
             return Verdict::Ask;
         }
-        if grant.token < self.last.token {
+        // What several may hold may be granted again while this one is held.
+        if grant.token < self.last.token && !kind.is_shared() {
             return Verdict::Over;
         }
         let proof = if grant.token > self.last.token { Some(self.last) } else { self.before };
@@ -137,8 +139,13 @@ mod tests {
         let mut trust = Trust::new(floor(7, BEGUN));
         trust.learn(floor(9, BEGUN + 2 * SECOND));
         trust.learn(floor(7, BEGUN + SECOND));
-        let judge = |token| trust.judge(grant(token, 5 * SECOND), Epoch::default(), SECOND, BEGUN + 3 * SECOND);
+        let judge_as =
+            |kind, token| trust.judge(kind, grant(token, 5 * SECOND), Epoch::default(), SECOND, BEGUN + 3 * SECOND);
+        let judge = |token| judge_as(Kind::Lock, token);
         assert_eq!(judge(8), Verdict::Over);
+        let by_the_answer_before = Verdict::Until(lease::deadline(BEGUN + SECOND, 5 * SECOND));
+        assert_eq!(judge_as(Kind::Semaphore, 8), by_the_answer_before, "another share was granted since");
+        assert_eq!(judge_as(Kind::Semaphore, 7), Verdict::Ask);
         assert_eq!(
             judge(9),
             Verdict::Until(lease::deadline(BEGUN + SECOND, 5 * SECOND)),
@@ -151,6 +158,6 @@ mod tests {
     fn an_answer_of_another_server_proves_nothing() {
         let trust = Trust::new(floor(7, BEGUN));
         let next = Epoch::default().next();
-        assert_eq!(trust.judge(grant(8, 5 * SECOND), next, SECOND, BEGUN), Verdict::Ask);
+        assert_eq!(trust.judge(Kind::Lock, grant(8, 5 * SECOND), next, SECOND, BEGUN), Verdict::Ask);
     }
 }

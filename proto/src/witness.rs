@@ -67,6 +67,7 @@ impl Session {
             Event::Disturbed(call) | Event::Claimed(call) | Event::Unlock(call) | Event::Gone(call) => {
                 self.entry_of_call(*call).into_iter().map(Some).collect()
             }
+            Event::Shrink { guard, .. } => self.entry_of_call(*guard).into_iter().map(Some).collect(),
             Event::Replied(request, _) => {
                 let asker = self
                     .common
@@ -110,7 +111,7 @@ impl Session {
     /// The token of what this owner holds at a name, and how many guards there are, if no request about that is under way.
     pub fn settled_guards(&self, owner: u64, lock_key: &str) -> Option<(u64, u32)> {
         match &self.entries.get(self.entry_at(owner, &lock_key.into())?)?.stage {
-            Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count())),
+            Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count().holds)),
             _ => None,
         }
     }

@@ -28,15 +28,25 @@ impl Pending {
         Self { client, call: None }
     }
 
-    /// Hands the call to the machine at the first poll.
-    pub async fn outcome(&mut self, want: &Want, about: &Arc<About>) -> Answered {
-        let mut limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(limit));
+    /// Asks for a lock, from the first poll on.
+    pub fn outcome<'a>(&'a mut self, want: &'a Want, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
+        let limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(limit));
+        self.drive(about, limit, |call| Event::Call(call, want.clone()))
+    }
+
+    /// Hands an event to the machine at the first poll, and waits for the outcome.
+    async fn drive(
+        &mut self,
+        about: &Arc<About>,
+        mut limit: Option<Pin<Box<Sleep>>>,
+        event: impl Fn(CallId) -> Event<'static>,
+    ) -> Answered {
         poll_fn(|context| {
             let polled = match self.call {
                 Some(call) => self.poll(call, context),
                 None => {
                     let waker = context.waker().clone();
-                    let (call, answered) = self.client.driver().call(want.clone(), about.clone(), waker);
+                    let (call, answered) = self.client.driver().begin(about.clone(), waker, &event);
                     self.call = Some(call);
                     answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
                 }
@@ -70,7 +80,7 @@ impl Pending {
 
     /// After any but a grant the machine has forgotten it.
     fn answered(&mut self, answered: Answered) -> Answered {
-        if !matches!(answered, Answered::Granted(..)) {
+        if !matches!(answered, Answered::Granted(_)) {
             self.call = None;
         }
         answered
@@ -88,16 +98,27 @@ impl Pending {
             (None, None) => Poll::Pending,
         })
         .await;
-        match answered {
-            Answered::Unlocked(outcome) => outcome,
-            Answered::Failed(CallError::Closed) => Err(UnlockError::Lost(Loss::Closed)),
-            // The machine answers each unlock with its outcome.
-            _ => Err(UnlockError::Lost(Loss::Gone)),
-        }
+        unlocked(answered)
+    }
+
+    /// This guard has so much from now on. Dropped, that goes on.
+    pub async fn shrink(&self, weight: u32, about: &Arc<About>) -> Result<Unlocked, UnlockError> {
+        let Some(guard) = self.call else { return Err(UnlockError::Lost(Loss::Gone)) };
+        let mut change = Self::new(self.client.clone());
+        unlocked(change.drive(about, None, |call| Event::Shrink { call, guard, weight }).await)
     }
 
     pub fn client(&self) -> &Arc<Client> {
         &self.client
+    }
+}
+
+fn unlocked(answered: Answered) -> Result<Unlocked, UnlockError> {
+    match answered {
+        Answered::Unlocked(outcome) => outcome,
+        Answered::Failed(CallError::Closed) => Err(UnlockError::Lost(Loss::Closed)),
+        // The machine answers each unlock with its outcome.
+        _ => Err(UnlockError::Lost(Loss::Gone)),
     }
 }
 

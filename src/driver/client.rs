@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::error::Cause;
-use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
-use fairlock_proto::keys::{self, Kind, TRACES};
+use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::push::Push;
 use fairlock_proto::slots::Topology;
 use fairlock_proto::time::ServerTime;
@@ -140,12 +139,17 @@ impl Driver {
         }
     }
 
-    /// Begins a call, whose caller is woken when there is an outcome.
-    pub fn call(&self, want: Want, about: Arc<About>, waker: Waker) -> (CallId, Option<Answered>) {
+    /// Begins a call with an event. Its caller is woken when there is an outcome.
+    pub fn begin(
+        &self,
+        about: Arc<About>,
+        waker: Waker,
+        event: impl FnOnce(CallId) -> Event<'static>,
+    ) -> (CallId, Option<Answered>) {
         let mut after = After::default();
         // The log is the user's: the mutex is free.
         let span = CallerSpan::of(&about.who());
-        let begun = self.shared.lock().call(want, about, span, waker, &mut after);
+        let begun = self.shared.lock().begin(about, span, waker, event, &mut after);
         self.finish_and_send(after);
         begun
     }
@@ -240,12 +244,6 @@ impl Driver {
     }
 }
 
-/// The engine has the other kinds.
-fn is_of_a_lock(push: &Push<'_>, prefix: &str) -> bool {
-    let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = push;
-    keys::name_in(prefix, lock, TRACES[0]).is_some_and(|(kind, _)| kind == Kind::Lock)
-}
-
 impl Driver {
     /// Hands answers to the machine, and fetches what is to be sent.
     fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>, after: &mut After) {
@@ -319,11 +317,8 @@ pub async fn run(driver: Arc<Driver>) {
 
 impl Listener for Driver {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
-        match Push::decode(payload) {
-            Some(push) if is_of_a_lock(&push, &self.context().options().prefix) => {
-                self.feed(Event::Pushed(self.connection(from), push));
-            }
-            _ => self.engine.pushed(from, payload),
+        if let Some(push) = Push::decode(payload) {
+            self.feed(Event::Pushed(self.connection(from), push));
         }
     }
 

@@ -60,12 +60,15 @@ pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
     }
 }
 
-pub fn of_call(error: machine::CallError, runner: &Runner, lock_key: &str) -> LockError {
+/// `weight`: what the call wanted.
+pub fn of_call(error: machine::CallError, weight: u32, runner: &Runner, lock_key: &str) -> LockError {
     match error {
         machine::CallError::Timeout => LockError::Timeout,
         machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner, lock_key)),
         machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
         machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },
+        machine::CallError::TooHeavy { limit } => LockError::Permits { wanted: weight, permits: limit },
+        machine::CallError::WouldDeadlock => LockError::WouldDeadlock,
         machine::CallError::Lost => LockError::Lost,
         machine::CallError::SelfWait => LockError::SelfWait,
         machine::CallError::Closed => LockError::Closed,

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fairlock_proto::effect::Way;
 
@@ -9,7 +10,8 @@ use super::call::Pending;
 use super::client::Client;
 use super::error;
 use super::hold::DrivenHold;
-use crate::engine::error::UnlockError;
+use super::shared::Granted;
+use crate::engine::error::{Ended, Loss, UnlockError};
 use crate::engine::release::Unlocked;
 
 pub struct DrivenGuard {
@@ -18,6 +20,7 @@ pub struct DrivenGuard {
     hold: Arc<DrivenHold>,
     client: Arc<Client>,
     pub way: Way,
+    weight: AtomicU32,
 }
 
 /// A hold, as others see it. It keeps the client connected.
@@ -36,9 +39,28 @@ impl Deref for HoldView {
 }
 
 impl DrivenGuard {
-    pub fn new(pending: Pending, hold: Arc<DrivenHold>, way: Way) -> Self {
+    pub fn new(pending: Pending, Granted { hold, way, weight }: Granted) -> Self {
         hold.is_claimed();
-        Self { client: pending.client().clone(), pending: Some(pending), hold, way }
+        Self { client: pending.client().clone(), pending: Some(pending), hold, way, weight: AtomicU32::new(weight) }
+    }
+
+    /// What it has of the name.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// From here on it has that much of the name. Without an answer it goes on in the background, which is no error, unless the
+    /// hold is over by then.
+    pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
+        let Some(guard) = &self.pending else { return Err(Loss::Gone) };
+        self.weight.fetch_min(weight, Ordering::Relaxed);
+        let driver = self.client.driver();
+        let outcome = guard.shrink(weight, &self.hold.entry).await;
+        let outcome = error::of_unlock(outcome, driver.clock, &driver.context().runner, &self.hold.entry.keys.lock);
+        match (outcome, self.hold.end()) {
+            (Err(UnlockError::Lost(loss)), _) | (_, Some(Ended::Lost(loss))) => Err(loss),
+            _ => Ok(()),
+        }
     }
 
     pub fn hold(&self) -> &Arc<DrivenHold> {

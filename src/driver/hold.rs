@@ -31,7 +31,7 @@ pub struct About {
 }
 
 impl About {
-    pub fn want(&self, lease: Lease, manner: Manner) -> Want {
+    pub fn want(&self, lease: Lease, manner: Manner, weight: u32) -> Want {
         let Self { keys, owner, owner_id, terms, scope, task, .. } = self;
         Want {
             keys: keys.clone(),
@@ -40,6 +40,7 @@ impl About {
             scope: *scope,
             manner,
             lease,
+            weight,
             terms: terms.clone(),
             task: task.id(),
             // The page refuses it, where its error belongs.

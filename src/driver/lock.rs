@@ -63,7 +63,7 @@ impl DrivenLock {
     ) -> Result<Option<DrivenGuard>, LockError> {
         // A time-out that is too long to be added is as good as none.
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let (about, lease) =
+        let (about, lease, weight) =
             self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
         if is_over(limit) {
             let error = too_late().await;
@@ -78,10 +78,10 @@ impl DrivenLock {
                 Manner::Tries { limit, proposed: None }
             }
         };
-        acquire(self.client.clone(), about.want(lease, manner), about).await
+        acquire(self.client.clone(), about.want(lease, manner, weight), about).await
     }
 
-    fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease), LockError> {
+    fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease, u32), LockError> {
         let (keys, terms, lease) = self.lock.checked()?;
         let about = About {
             keys: keys.clone(),
@@ -93,7 +93,7 @@ impl DrivenLock {
             scope: if caller.scoped { Scope::Owner } else { Scope::Call },
             task: TaskOrThread::current(),
         };
-        Ok((Arc::new(about), lease_of(lease)))
+        Ok((Arc::new(about), lease_of(lease), self.lock.weight()))
     }
 }
 
@@ -126,8 +126,8 @@ async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Optio
     loop {
         let mut pending = Pending::new(client.clone());
         return match pending.outcome(&want, &about).await {
-            Answered::Granted(hold, way) => Ok(Some(DrivenGuard::new(pending, hold, way))),
-            Answered::Failed(error) => Err(error::of_call(error, runner, &about.keys.lock)),
+            Answered::Granted(granted) => Ok(Some(DrivenGuard::new(pending, granted))),
+            Answered::Failed(error) => Err(error::of_call(error, want.weight, runner, &about.keys.lock)),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
             Answered::Busy | Answered::Unlocked(_) => Ok(None),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fairlock_proto::effect::Note;
 use fairlock_proto::error::{Ended, Loss};
 use fairlock_proto::event::NodeId;
-use fairlock_proto::keys::Keys;
+use fairlock_proto::keys::{Keys, Kind};
 use fairlock_proto::requests::poll::PolledHolder;
 
 use super::after::Report;
@@ -65,6 +65,11 @@ impl Reporter {
                 name = %keys.name,
                 error = %error::cause(cause, &context.runner, &keys.lock),
                 "a grant could not be confirmed; polling"
+            ),
+            Note::WaitsForItself(keys) if keys.kind == Kind::Semaphore => tracing::warn!(
+                target: "fairlock::lock",
+                name = %keys.name,
+                "this task waits for permits while it holds others: together they are more than there are"
             ),
             Note::WaitsForItself(keys) => tracing::warn!(
                 target: "fairlock::lock",

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use fairlock_proto::effect::{Effect, HoldId, Note, Outcome, Request, Way};
 use fairlock_proto::error::{CallError, Ended, Loss, UnlockError, Unlocked};
-use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
+use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;
@@ -71,9 +71,16 @@ enum Attention {
     Disturbed,
 }
 
+/// A guard's share of a hold.
+pub struct Granted {
+    pub hold: Arc<DrivenHold>,
+    pub way: Way,
+    pub weight: u32,
+}
+
 /// The outcome of a call or of an unlock.
 pub enum Answered {
-    Granted(Arc<DrivenHold>, Way),
+    Granted(Granted),
     Busy,
     Failed(CallError),
     PassedOver,
@@ -214,18 +221,18 @@ impl Shared {
         }
     }
 
-    /// Begins a call. It may have its outcome at once; else the waker is woken.
-    pub fn call(
+    /// Begins a call with an event. It may have its outcome at once; else the waker is woken.
+    pub fn begin(
         &mut self,
-        want: Want,
         about: Arc<About>,
         span: Option<CallerSpan>,
         waker: Waker,
+        event: impl FnOnce(CallId) -> Event<'static>,
         after: &mut After,
     ) -> (CallId, Option<Answered>) {
         let (waker, attention) = (Some(waker), Attention::Undisturbed);
         let call = CallId(self.slots.insert(Slot { about, hold: None, outcome: None, waker, attention, span }));
-        self.step(Event::Call(call, want), after);
+        self.step(event(call), after);
         (call, self.read(call, after))
     }
 
@@ -248,7 +255,7 @@ impl Shared {
     pub fn read(&mut self, call: CallId, after: &mut After) -> Option<Answered> {
         let slot = self.slots.get_mut(call.0)?;
         let outcome = slot.outcome.take()?;
-        if let (Outcome::Granted { way, .. }, Some(hold)) = (&outcome, &slot.hold) {
+        if let (Outcome::Granted { way, weight, .. }, Some(hold)) = (&outcome, &slot.hold) {
             if let Some(answered) = ended_before_its_claim(hold) {
                 drop(self.gone(call, after));
                 return Some(answered);
@@ -257,7 +264,7 @@ impl Shared {
                 slot.outcome = Some(outcome);
                 return None;
             }
-            let answered = Answered::Granted(hold.clone(), *way);
+            let answered = Answered::Granted(Granted { hold: hold.clone(), way: *way, weight: *weight });
             self.step(Event::Claimed(call), after);
             return Some(answered);
         }
@@ -381,8 +388,8 @@ mod tests {
 
     fn call(shared: &mut Shared, after: &mut After) -> (CallId, Option<Answered>) {
         let about = about();
-        let want = about.want(LEASE, Manner::Waits { limit: None });
-        shared.call(want, about, None, Waker::noop().clone(), after)
+        let want = about.want(LEASE, Manner::Waits { limit: None }, 1);
+        shared.begin(about, None, Waker::noop().clone(), |call| Event::Call(call, want), after)
     }
 
     fn connect(shared: &mut Shared, after: &mut After) {
@@ -409,7 +416,7 @@ mod tests {
         connect(&mut shared, &mut after);
         assert!(shared.read(call, &mut after).is_none());
         answer(&mut shared, Answer::Renewed(Renewed::Renewed { lease_left }), &mut after);
-        assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(hold, _)) if hold.token == 7));
+        assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(granted)) if granted.hold.token == 7));
     }
 
     /// A client whose background is not driven asks for it.

@@ -59,6 +59,12 @@ impl EngineLock {
         if kind.is_shared() { lock.with_share(share) } else { lock }
     }
 
+    /// How much of the name a call wants.
+    #[cfg(feature = "_machine")]
+    pub fn weight(&self) -> u32 {
+        self.share.weight
+    }
+
     /// Another share of a shared name.
     pub fn with_share(&self, share: Share) -> Self {
         let first_lease = self.engine.context.options().first_lease();

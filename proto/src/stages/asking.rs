@@ -106,7 +106,8 @@ impl Asking {
             Acquired::Full { waiters, .. } => self.attempt.fail(CallError::QueueFull { waiters }, who, desk),
             // Our estimate of the server's clock was off; this answer has corrected it.
             Acquired::Late => self.pause(desk),
-            Acquired::Lost | Acquired::Over | Acquired::TooHeavy { .. } => self.attempt.anew_later(who, desk),
+            Acquired::TooHeavy { limit } => self.attempt.fail(CallError::TooHeavy { limit }, who, desk),
+            Acquired::Lost | Acquired::Over => self.attempt.anew_later(who, desk),
         }
     }
 

@@ -26,6 +26,7 @@ pub struct Call {
     pub scope: Scope,
     pub manner: Manner,
     pub lease: Lease,
+    pub weight: u32,
     pub terms: Arc<str>,
     pub task: TaskId,
     pub began: Instant,
@@ -149,11 +150,11 @@ impl Attempt {
             self.remains = Remains::Something;
             return self.anew_later(who, desk);
         }
-        let Call { id, terms, lease, task, scope, .. } = self.call;
-        let holder = Holder { terms, task, scope, began: desk.now };
+        let Call { lease, task, scope, .. } = self.call;
+        let holder = Holder { terms: self.call.terms.clone(), task, scope, began: desk.now };
         let Begun { token, deadline, proof } = begun;
         let hold = Hold { token, attempt: self.seq, lease, deadline, copies_until: self.copies_until, holder };
-        let held = Held::begin(hold, proof, id, self.way, desk);
+        let held = Held::begin(hold, proof, &self.call, self.way, desk);
         // Ended by force, and the message overtook the answer.
         if who.revoked >= token { held.lose(Loss::Forced, who, desk) } else { Stage::Held(held) }
     }

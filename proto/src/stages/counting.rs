@@ -1,4 +1,4 @@
-//! How many holds the server counts. They are set, never added to, so a retry does no harm (P4).
+//! What the server counts of a hold. It is set, never added to, so a retry does no harm (P4).
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use crate::requests::acquire::{Acquire, Mode};
 use crate::sending::Sending;
 use crate::stages::attempt::Call;
 use crate::stages::entry::Who;
+use crate::stages::guards::Count;
 use crate::stages::hold::Hold;
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
 pub enum Counting {
-    Settled(u32),
+    Settled(Count),
     /// One more is asked for, for a nested call. Boxed, because it is rare: each owner would have room for it otherwise.
     Entering(Box<Entering>),
-    /// A smaller number is to be set.
+    /// A smaller number, or a smaller weight, is to be set.
     Setting(Setting),
 }
 
@@ -28,15 +29,15 @@ pub enum Counting {
 pub struct Entering {
     /// `None`: it was given up. Its answer, or the next request, says what the server counts.
     pub call: Option<Call>,
-    /// How many there are without it.
-    from: u32,
+    /// What the server counts without it.
+    pub from: Count,
     pub retry: Retry,
     pub failure: Option<Cause>,
 }
 
 #[derive(Debug, Clone, Hash)]
 pub struct Setting {
-    pub to: u32,
+    pub to: Count,
     pub retry: Retry,
 }
 
@@ -117,7 +118,7 @@ impl Counting {
 }
 
 impl Entering {
-    pub fn new(call: Call, from: u32, desk: &mut Desk<'_>) -> Self {
+    pub fn new(call: Call, from: Count, desk: &mut Desk<'_>) -> Self {
         Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
     }
 
@@ -127,7 +128,7 @@ impl Entering {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
             seq: self.retry.seq.0,
-            mode: Mode::Nest(hold.token, self.from),
+            mode: Mode::Nest(hold.token, self.from.holds),
             lease,
             terms: hold.holder.terms.clone(),
             not_after: desk.not_after(who.slot).0,

@@ -85,9 +85,9 @@ impl Entry {
     }
 
     pub fn call(&mut self, id: CallId, want: Want, desk: &mut Desk<'_>) {
-        let Want { scope, manner, lease, terms, task, .. } = want;
+        let Want { scope, manner, lease, weight, terms, task, .. } = want;
         let (began, attention) = (desk.now, Attention::Undisturbed);
-        let call = Call { id, scope, manner, lease, terms, task, began, attention };
+        let call = Call { id, scope, manner, lease, weight, terms, task, began, attention };
         // As a rule there is no line, and it needs no room.
         match self.stage {
             Stage::Idle if self.line.is_empty() => self.stage = Asking::begin(call, desk),
@@ -110,6 +110,14 @@ impl Entry {
     pub fn unlock(&mut self, call: CallId, desk: &mut Desk<'_>) {
         self.change(|stage, line, who| match stage {
             Stage::Held(held) => held.unlock(call, line, who, desk),
+            Stage::Lost(lost) => lost.unlock(call, desk),
+            other => other,
+        });
+    }
+
+    pub fn shrink(&mut self, call: CallId, guard: CallId, weight: u32, desk: &mut Desk<'_>) {
+        self.change(|stage, line, who| match stage {
+            Stage::Held(held) => held.shrink(call, guard, weight, line, who, desk),
             Stage::Lost(lost) => lost.unlock(call, desk),
             other => other,
         });
@@ -305,7 +313,10 @@ impl Entry {
     fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Call> {
         let may_go_on = match &self.stage {
             Stage::Idle | Stage::Lost(_) => true,
-            Stage::Held(held) => held.may_enter(),
+            Stage::Held(held) => {
+                held.refuse_upgrades(&mut self.line, desk);
+                held.may_enter()
+            }
             Stage::Queued(_) | Stage::Confirming(_) => {
                 self.refuse_to_wait(desk);
                 false

@@ -11,7 +11,20 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Hash)]
 struct Guard {
     call: CallId,
+    /// What it has of the name.
+    weight: u32,
     stage: GuardStage,
+}
+
+/// What the guards are together, and what the server counts: so many holds, and the greatest of their weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Count {
+    pub holds: u32,
+    pub weight: u32,
+}
+
+impl Count {
+    pub const NONE: Self = Self { holds: 0, weight: 0 };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,7 +32,7 @@ enum GuardStage {
     /// Its caller has not claimed it. If it does not until then, it is passed over.
     Offered(Instant),
     Claimed,
-    /// It has ended. Its caller waits for the outcome until then.
+    /// It has ended, or is no guard but a change of one. Its caller waits for the outcome until then.
     Ending(Instant),
 }
 
@@ -41,14 +54,22 @@ impl GuardStage {
 pub struct Guards(Vec<Guard>);
 
 impl Guards {
-    pub fn one(call: CallId, now: Instant) -> Self {
+    pub fn one(call: CallId, weight: u32, now: Instant) -> Self {
         let mut guards = Self(Vec::with_capacity(1));
-        guards.offer(call, now);
+        guards.offer(call, weight, now);
         guards
     }
 
-    pub fn offer(&mut self, call: CallId, now: Instant) {
-        self.0.push(Guard { call, stage: GuardStage::Offered(now + PATIENCE) });
+    pub fn offer(&mut self, call: CallId, weight: u32, now: Instant) {
+        self.0.push(Guard { call, weight, stage: GuardStage::Offered(now + PATIENCE) });
+    }
+
+    /// It has so much from now on, if it had more. The call waits until the server knows that.
+    pub fn shrink(&mut self, guard: CallId, weight: u32, call: CallId, until: Instant) {
+        if let Some(guard) = self.find(guard) {
+            guard.weight = guard.weight.min(weight);
+        }
+        self.0.push(Guard { call, weight: 0, stage: GuardStage::Ending(until) });
     }
 
     pub fn claim(&mut self, call: CallId) {
@@ -73,13 +94,19 @@ impl Guards {
         self.0.retain(|guard| guard.call != call);
     }
 
-    pub fn live(&self) -> impl Iterator<Item = CallId> {
-        self.0.iter().filter(|guard| guard.stage.is_live()).map(|guard| guard.call)
+    fn those_that_live(&self) -> impl Iterator<Item = &Guard> {
+        self.0.iter().filter(|guard| guard.stage.is_live())
     }
 
-    /// How many holds they are.
-    pub fn count(&self) -> u32 {
-        u32::try_from(self.live().count()).unwrap_or(u32::MAX)
+    pub fn live(&self) -> impl Iterator<Item = CallId> {
+        self.those_that_live().map(|guard| guard.call)
+    }
+
+    /// Without any, [`Count::NONE`].
+    pub fn count(&self) -> Count {
+        let with =
+            |Count { holds, weight }, guard: &Guard| Count { holds: holds + 1, weight: guard.weight.max(weight) };
+        self.those_that_live().fold(Count::NONE, with)
     }
 
     pub fn is_empty(&self) -> bool {

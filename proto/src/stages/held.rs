@@ -13,7 +13,7 @@ use crate::sending::Answered;
 use crate::stages::attempt::{Call, LastAnswer};
 use crate::stages::counting::{Counting, Entering, Retry, Setting};
 use crate::stages::entry::{Line, Stage, Who};
-use crate::stages::guards::Guards;
+use crate::stages::guards::{Count, Guards};
 use crate::stages::hold::{Hold, Proof};
 use crate::stages::releasing::Releasing;
 use crate::stages::renewal::{Renewal, held_until};
@@ -44,22 +44,19 @@ pub struct Lost {
 
 impl Held {
     /// With its first guard, which is offered to its caller.
-    pub fn begin(hold: Hold, proof: Proof, call: CallId, way: Way, desk: &mut Desk<'_>) -> Self {
+    pub fn begin(hold: Hold, proof: Proof, call: &Call, way: Way, desk: &mut Desk<'_>) -> Self {
         let renewal = Renewal::begin(&hold, proof, desk.now);
-        let held = Self {
-            guards: Guards::one(call, desk.now),
-            counting: Counting::Settled(1),
-            renewal,
-            warning: Warning::NotGiven,
-            hold,
-        };
+        let guards = Guards::one(call.id, call.weight, desk.now);
+        let counting = Counting::Settled(guards.count());
+        let held = Self { guards, counting, renewal, warning: Warning::NotGiven, hold };
         held.grant(call, way, desk);
         held
     }
 
-    fn grant(&self, call: CallId, way: Way, desk: &mut Desk<'_>) {
+    fn grant(&self, call: &Call, way: Way, desk: &mut Desk<'_>) {
         let Hold { token, deadline, .. } = self.hold;
-        desk.tell(call, Outcome::Granted { token, hold: self.hold.id(), until: deadline, way });
+        let (hold, weight) = (self.hold.id(), call.weight);
+        desk.tell(call.id, Outcome::Granted { token, hold, until: deadline, way, weight });
     }
 
     /// At its deadline at the latest, where it is lost.
@@ -69,8 +66,12 @@ impl Held {
     }
 
     /// Whether a warning of a self-wait is still to be given.
-    pub fn warn(&mut self) -> bool {
-        std::mem::replace(&mut self.warning, Warning::Given) == Warning::NotGiven
+    pub fn may_be_warned_of(&self) -> bool {
+        self.warning == Warning::NotGiven
+    }
+
+    pub fn is_warned_of(&mut self) {
+        self.warning = Warning::Given;
     }
 
     pub fn renewal_wants(&self) -> Option<Lane> {
@@ -97,17 +98,33 @@ impl Held {
         self.settle(line, desk)
     }
 
-    /// Makes the server count as many holds as there are guards. Without any it is released at once: a request about their number
+    pub fn shrink(
+        mut self,
+        call: CallId,
+        guard: CallId,
+        weight: u32,
+        line: &mut Line,
+        who: &Who,
+        desk: &mut Desk<'_>,
+    ) -> Stage {
+        if self.hold.is_over(desk.now) {
+            return self.expire(who, desk).unlocked(call, desk);
+        }
+        self.guards.shrink(guard, weight, call, desk.now + desk.settings().operation_timeout);
+        self.settle(line, desk)
+    }
+
+    /// Makes the server count what the guards are. Without any it is released at once: a request about their number
     /// that is under way is refused behind the release (R1).
     fn settle(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
         let live = self.guards.count();
-        if live == 0 {
+        if live == Count::NONE {
             self.stop_entering(line);
             return Releasing::begin(self.hold, self.guards, desk);
         }
         if let Counting::Settled(counted) = self.counting {
             if live == counted {
-                self.guards.tell_ending(&Ok(Unlocked::StillHeld(live)), desk);
+                self.guards.tell_ending(&Ok(Unlocked::StillHeld(live.holds)), desk);
             } else {
                 self.set(live, desk);
             }
@@ -116,7 +133,7 @@ impl Held {
     }
 
     /// By a new request: a late copy of an earlier one cannot set the old number again (R1).
-    fn set(&mut self, to: u32, desk: &mut Desk<'_>) {
+    fn set(&mut self, to: Count, desk: &mut Desk<'_>) {
         self.counting = Counting::Setting(Setting { to, retry: Retry::new(desk) });
     }
 
@@ -125,12 +142,24 @@ impl Held {
         matches!(self.counting, Counting::Settled(_))
     }
 
+    /// Calls that want more than is held would wait for what their own owner holds, and overtake the writers that wait.
+    pub fn refuse_upgrades(&self, line: &mut Line, desk: &mut Desk<'_>) {
+        let held = self.guards.count().weight;
+        line.retain(|call| {
+            if call.weight > held {
+                desk.tell(call.id, Outcome::Failed(CallError::WouldDeadlock));
+            }
+            call.weight <= held
+        });
+    }
+
     pub fn enter(mut self, call: Call, who: &Who, desk: &mut Desk<'_>) -> Stage {
         if self.hold.is_over(desk.now) {
             desk.tell(call.id, Outcome::Failed(CallError::Lost));
             return self.expire(who, desk);
         }
-        self.counting = Counting::Entering(Box::new(Entering::new(call, self.guards.count(), desk)));
+        let entering = Entering::new(call, self.guards.count(), desk);
+        self.counting = Counting::Entering(Box::new(entering));
         Stage::Held(self)
     }
 
@@ -139,7 +168,7 @@ impl Held {
         if !self.counting.awaits(answered.number) {
             return Stage::Held(self);
         }
-        match std::mem::replace(&mut self.counting, Counting::Settled(0)) {
+        match std::mem::replace(&mut self.counting, Counting::Settled(Count::NONE)) {
             Counting::Entering(entering) => self.entered(entering, answered, line, who, desk),
             Counting::Setting(setting) => self.was_set(setting, answered, line, who, desk),
             Counting::Settled(_) => Stage::Held(self),
@@ -157,10 +186,10 @@ impl Held {
         match answered.reply {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
                 self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
-                self.counting = Counting::Settled(holds);
+                self.counting = Counting::Settled(Count { holds, ..entering.from });
                 if let Some(call) = entering.call {
-                    self.guards.offer(call.id, desk.now);
-                    self.grant(call.id, Way::AtOnce, desk);
+                    self.guards.offer(call.id, call.weight, desk.now);
+                    self.grant(&call, Way::AtOnce, desk);
                 }
                 self.show_deadline(desk);
                 return self.settle(line, desk);
@@ -200,8 +229,11 @@ impl Held {
         desk: &mut Desk<'_>,
     ) -> Stage {
         let error = match answered.reply {
-            Ok(Reply { answer: Answer::Released(Released::Held { holds, .. }), .. }) => {
-                self.counting = Counting::Settled(holds);
+            Ok(Reply { answer: Answer::Released(Released::Held { holds, more }), .. }) => {
+                if more {
+                    desk.pass_on(who.keys.clone(), who.slot);
+                }
+                self.counting = Counting::Settled(Count { holds, ..setting.to });
                 return self.settle(line, desk);
             }
             Ok(_) => return self.lose(Loss::Gone, who, desk),

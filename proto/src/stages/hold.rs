@@ -12,6 +12,7 @@ use crate::event::{Lease, Scope, TaskId};
 use crate::keys::place;
 use crate::requests::release::Release;
 use crate::stages::entry::Who;
+use crate::stages::guards::Count;
 use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Hash)]
@@ -47,15 +48,15 @@ impl Hold {
         self.deadline <= now
     }
 
-    /// Sets the number of holds; 0 frees the lock.
-    pub fn release_to(&self, holds: u32, seq: Seq, who: &Who) -> Request {
+    /// Sets what the server counts; nothing frees the lock.
+    pub fn release_to(&self, Count { holds, weight }: Count, seq: Seq, who: &Who) -> Request {
         let copies_until = if holds == 0 { self.copies_until.0 } else { 0 };
         Request::Release(Release {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
             token: self.token,
             holds,
-            weight: 1,
+            weight,
             seq: seq.0,
             attempt: self.attempt.0,
             copies_until,

@@ -10,7 +10,7 @@ use crate::requests::release::Released;
 use crate::sending::{Answered, Sending};
 use crate::stages::counting::Retry;
 use crate::stages::entry::{Stage, Who};
-use crate::stages::guards::Guards;
+use crate::stages::guards::{Count, Guards};
 use crate::stages::hold::Hold;
 use crate::time::Instant;
 
@@ -42,7 +42,7 @@ impl Releasing {
 
     pub fn ask(&mut self, number: RequestNumber, who: &Who) -> Request {
         self.retry.sending = Sending::UnderWay(number);
-        self.hold.release_to(0, self.retry.seq, who)
+        self.hold.release_to(Count::NONE, self.retry.seq, who)
     }
 
     pub fn wants(&self) -> Option<Lane> {

@@ -157,6 +157,7 @@ impl Rig {
             owner_id: format!("c:{owner}").into(),
             scope: Scope::Call,
             manner: Manner::Waits { limit: None },
+            weight: 1,
             lease: Lease::Renewed(LEASE),
             terms: "5000/label".into(),
             task: TaskId(1),
