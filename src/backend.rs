@@ -4,25 +4,30 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "_machine")]
+use fairlock_proto::errand::Question;
+use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Kind, Share};
+use fairlock_proto::requests::inspect::Inspected;
 
 #[cfg(feature = "_machine")]
 use crate::driver::client::{Client, Driver};
 #[cfg(feature = "_machine")]
 use crate::driver::{guard::DrivenGuard, guard::HoldView, lock::DrivenLock};
-use crate::engine::detached::ExtendError;
+use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::guard::EngineGuard;
-use crate::engine::handles;
+use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::hold::Hold;
-use crate::engine::lock::EngineLock;
+use crate::engine::lock::{Caller, EngineLock};
 use crate::engine::release::Unlocked;
 use crate::engine::{Engine, close};
-use crate::error::{CloseError, Loss, UnlockError};
+use crate::error::{CloseError, LockError, Loss, RequestError, UnlockError};
 use crate::quorum::context::Quorum;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::hold::QuorumHold;
 use crate::quorum::lock::QuorumLock;
 use crate::store::error::SeveralServers;
+use crate::store::runner::Answer;
 
 #[derive(Clone)]
 pub enum Backend {
@@ -114,9 +119,11 @@ impl Backend {
             Self::One(engine) => Some((close::close(engine).await, 1)).filter(|(unfinished, _)| *unfinished > 0),
             #[cfg(feature = "_machine")]
             Self::Driven(client) => {
-                let unfinished = client.driver().close().await;
-                Some((unfinished + close::close(&client.driver().engine).await, 1))
-                    .filter(|(unfinished, _)| *unfinished > 0)
+                let driver = client.driver();
+                let unfinished = driver.close().await;
+                // The engine has nothing but the connection, which ends last.
+                close::close(&driver.engine).await;
+                Some((unfinished, 1)).filter(|(unfinished, _)| *unfinished > 0)
             }
             Self::Several(quorum) => Box::pin(quorum.close()).await,
         };
@@ -154,14 +161,21 @@ impl AnyLock {
         }
     }
 
-    /// For what several may hold at a time.
-    pub fn at_server(&self) -> Result<&EngineLock, SeveralServers> {
+    /// For what only one server has.
+    pub fn at_server(&self) -> Result<At<'_>, SeveralServers> {
         match self {
-            Self::One(lock) => Ok(lock),
-            #[cfg(feature = "_machine")]
-            Self::Driven(lock) => Ok(&lock.lock),
             Self::Several(_) => Err(SeveralServers),
+            lock => lock.at_each().next().ok_or(SeveralServers),
         }
+    }
+
+    /// The same lock at each server, to be asked about.
+    pub fn at_each(&self) -> impl Iterator<Item = At<'_>> {
+        self.each().iter().map(|lock| match self {
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => At::Driven(lock),
+            _ => At::Engine(lock),
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -173,6 +187,78 @@ impl AnyLock {
         match self {
             Self::Several(lock) => lock.same_as(server),
             _ => None,
+        }
+    }
+}
+
+/// A lock at one server, for what is asked about it.
+#[derive(Clone, Copy)]
+pub enum At<'a> {
+    Engine(&'a EngineLock),
+    #[cfg(feature = "_machine")]
+    Driven(&'a DrivenLock),
+}
+
+impl At<'_> {
+    pub fn lock(&self) -> &EngineLock {
+        match self {
+            Self::Engine(lock) => lock,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => &lock.lock,
+        }
+    }
+
+    /// The holders, and the first `most` waiters.
+    pub async fn inspect(self, most: u32) -> Result<Answer<Inspected>, RequestError> {
+        match self {
+            Self::Engine(lock) => lock.inspect(most).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => lock.inspect(most).await,
+        }
+    }
+
+    /// Ends the present hold, if it has the expected token. Returns whether there was one.
+    pub async fn force_unlock(self, expected: Option<u64>) -> Result<bool, RequestError> {
+        match self {
+            Self::Engine(lock) => lock.force_unlock(expected).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => lock.is_done(Question::ForceUnlock { expected }).await,
+        }
+    }
+
+    /// Sets the limit of a shared name for all clients; `None`: that of each client counts.
+    pub async fn set_limit(self, limit: Option<u32>) -> Result<(), RequestError> {
+        match self {
+            Self::Engine(lock) => lock.set_limit(limit).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => lock.is_done(Question::SetLimit { limit }).await.map(drop),
+        }
+    }
+
+    /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
+    pub async fn attach(self, caller: Caller, handle: &Handle) -> Result<Option<AnyGuard>, LockError> {
+        match self {
+            Self::Engine(lock) => Ok(lock.attach(caller, handle).await?.map(AnyGuard::One)),
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => Ok(lock.attach(caller, handle).await?.map(AnyGuard::Driven)),
+        }
+    }
+
+    /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
+    pub async fn extend_handle(self, handle: &Handle, lease: Duration) -> Result<bool, RequestError> {
+        match self {
+            Self::Engine(lock) => handles::extend_handle(lock, handle, lease).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => lock.is_done(Question::Extend { handle: handle.clone(), lease }).await,
+        }
+    }
+
+    /// Gives back what a handle holds. `false`: it held nothing.
+    pub async fn release_handle(self, handle: &Handle) -> Result<bool, RequestError> {
+        match self {
+            Self::Engine(lock) => handles::release_handle(lock, handle).await,
+            #[cfg(feature = "_machine")]
+            Self::Driven(lock) => lock.is_done(Question::Release { handle: handle.clone() }).await,
         }
     }
 }
@@ -252,10 +338,30 @@ impl AnyGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => handles::extend(&guard.hold, lease).await,
-            // With the issue of handles.
             #[cfg(feature = "_machine")]
-            Self::Driven(_) => Err(ExtendError::Lost(Loss::Gone)),
+            Self::Driven(guard) => guard.extend(lease).await,
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,
+        }
+    }
+
+    /// Gives what it holds to a handle.
+    pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
+        match self {
+            Self::One(guard) => handles::detach(guard, lease).await.of(Self::One),
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.detach(lease).await.of(Self::Driven),
+            guard => DetachOutcome::Refused(guard, DetachRefusal::SeveralServers),
+        }
+    }
+
+    /// What the keys of its server begin with.
+    pub fn prefix(&self) -> String {
+        match self {
+            Self::One(guard) => guard.hold.context().options().prefix.clone(),
+            #[cfg(feature = "_machine")]
+            Self::Driven(guard) => guard.prefix(),
+            // No handle says it.
+            Self::Several(_) => String::new(),
         }
     }
 

@@ -5,15 +5,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Kind, Share};
+use fairlock_proto::time::ServerTime;
 
-use crate::backend::{AnyGuard, Backend};
+use crate::backend::{AnyGuard, AnyLock};
 use crate::client::LockClient;
-use crate::engine::detached::Detached;
 pub use crate::engine::detached::{DetachRefusal, ExtendError};
-use crate::engine::guard::EngineGuard;
-use crate::engine::handles::{self, DetachOutcome};
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::handles::DetachOutcome;
+use crate::engine::lock::Caller;
 use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
@@ -48,7 +48,7 @@ use crate::semaphore::Permit;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HoldHandle {
     prefix: String,
-    hold: Detached,
+    hold: Handle,
 }
 
 /// The format. Another one is refused by name.
@@ -126,9 +126,9 @@ impl fmt::Debug for HoldHandle {
 
 impl fmt::Display for HoldHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Detached { kind, name, owner, token, lease, copies_until } = &self.hold;
-        let parts = [&self.prefix, name, owner].map(|text| hex(text)).join("_");
-        let text = format!("{VERSION}_{parts}_{token}_{}_{copies_until}_{}", lease.as_millis(), kind.word());
+        let Handle { kind, name, owner, token, lease, copies_until } = &self.hold;
+        let parts = [&*self.prefix, name, owner].map(hex).join("_");
+        let text = format!("{VERSION}_{parts}_{token}_{}_{}_{}", lease.as_millis(), copies_until.0, kind.word());
         write!(f, "{text}_{:08x}", checksum(&text))
     }
 }
@@ -181,17 +181,17 @@ impl HoldHandle {
         let [_, prefix, name, owner, token, lease, copies_until, kind] = *parts.split('_').collect::<Vec<_>>() else {
             return None;
         };
-        let hold = Detached {
+        let hold = Handle {
             kind: Kind::of_word(kind)?,
             name: text_of(name)?,
-            owner: text_of(owner)?,
+            owner: text_of(owner)?.into(),
             token: token.parse().ok()?,
             lease: Duration::from_millis(lease.parse().ok()?),
-            copies_until: copies_until.parse().ok()?,
+            copies_until: ServerTime(copies_until.parse().ok()?),
         };
         let handle = Self { prefix: text_of(prefix)?, hold };
         // One text for each handle, with the checksum of it.
-        (handle.hold.is_of_a_handle() && sum.len() == 8 && handle.to_string() == text).then_some(handle)
+        (handle.hold.is_well_formed() && sum.len() == 8 && handle.to_string() == text).then_some(handle)
     }
 }
 
@@ -394,19 +394,13 @@ async fn detach<G>(
     lease: Duration,
     again: impl Fn(AnyGuard) -> G,
 ) -> Result<HoldHandle, DetachError<G>> {
-    let guard = match guard {
-        AnyGuard::One(guard) => guard,
-        guard => return Err(DetachError::Refused { guard: again(guard), reason: DetachRefusal::SeveralServers }),
-    };
-    let prefix = guard.hold.context().options().prefix.clone();
-    match handles::detach(guard, lease).await {
+    let prefix = guard.prefix();
+    match guard.detach(lease).await {
         DetachOutcome::Detached(hold) => Ok(HoldHandle { prefix, hold }),
         DetachOutcome::Unanswered(hold, cause) => {
             Err(DetachError::Unanswered { handle: HoldHandle { prefix, hold }, cause })
         }
-        DetachOutcome::Refused(guard, reason) => {
-            Err(DetachError::Refused { guard: again(AnyGuard::One(guard)), reason })
-        }
+        DetachOutcome::Refused(guard, reason) => Err(DetachError::Refused { guard: again(guard), reason }),
     }
 }
 
@@ -439,8 +433,7 @@ impl LockClient {
     /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. A future that
     /// is kept has to be polled: what it attached is not renewed before it returns, and ends with the lease.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
-        let guard = self.take_up(handle, Kind::Lock, caller()).await?;
-        Ok(LockGuard::new(AnyGuard::One(guard)))
+        self.take_up(handle, Kind::Lock, caller()).await.map(LockGuard::new)
     }
 
     /// Takes up the permits that a handle has: all of them, under the same token, and they are renewed with
@@ -464,16 +457,16 @@ impl LockClient {
     /// # Cancel safety
     /// As for `attach`.
     pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, AttachError> {
-        let guard = self.take_up(handle, Kind::Semaphore, Caller::of(None)).await?;
-        Ok(Permit::new(AnyGuard::One(guard)))
+        self.take_up(handle, Kind::Semaphore, Caller::of(None)).await.map(Permit::new)
     }
 
-    async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<EngineGuard, AttachError> {
+    async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<AnyGuard, AttachError> {
         let lock = self.lock_of(handle)?;
         if handle.kind() != asked {
             return Err(AttachError::OtherKind { is: handle.kind(), asked });
         }
-        if lock.context().closing.is_cancelled() {
+        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        if lock.lock().context().closing.is_cancelled() {
             return Err(HandleError::from(RequestError::Closed).into());
         }
         let error = match lock.attach(caller, &handle.hold).await {
@@ -516,8 +509,10 @@ impl LockClient {
     /// Dropped, it may have set the lease.
     pub async fn extend(&self, handle: &HoldHandle, lease: Duration) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
-        lock.context().options().check_lease("the lease of extend", lease).map_err(HandleError::Lease)?;
-        known(handles::extend_handle(&lock, &handle.hold, lease).await)
+        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        let options = lock.lock().context().options();
+        options.check_lease("the lease of extend", lease).map_err(HandleError::Lease)?;
+        known(lock.extend_handle(&handle.hold, lease).await)
     }
 
     /// Releases what a handle of either kind holds, without taking it up first: the next in line have it, or it is free. One round trip.
@@ -539,21 +534,19 @@ impl LockClient {
     /// # Cancel safety
     /// Dropped, it may have released it. It may be repeated.
     pub async fn release(&self, handle: &HoldHandle) -> Result<(), HandleError> {
-        known(handles::release_handle(&self.lock_of(handle)?, &handle.hold).await)
+        let lock = self.lock_of(handle)?;
+        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        known(lock.release_handle(&handle.hold).await)
     }
 
-    fn lock_of(&self, handle: &HoldHandle) -> Result<EngineLock, HandleError> {
-        let engine = match self.backend() {
-            Backend::One(engine) => engine,
-            #[cfg(feature = "_machine")]
-            Backend::Driven(client) => &client.driver().engine,
-            Backend::Several(_) => return Err(HandleError::SeveralServers),
-        };
-        if engine.context.options().prefix != handle.prefix {
+    fn lock_of(&self, handle: &HoldHandle) -> Result<AnyLock, HandleError> {
+        // What it has of a semaphore the server knows.
+        let lock = self.backend().lock(handle.kind(), Share::LOCK, &handle.hold.name);
+        let at_server = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        if at_server.lock().context().options().prefix != handle.prefix {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }
-        // What it has of a semaphore the server knows.
-        Ok(EngineLock::new(handle.kind(), Share::LOCK, engine.clone(), &handle.hold.name))
+        Ok(lock)
     }
 }
 

@@ -340,7 +340,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
+        forced(join_all(self.lock.at_each().map(|lock| lock.force_unlock(None))).await)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. With
@@ -367,7 +367,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
-        if let [one] = self.lock.each() {
+        if let Ok(one) = self.lock.at_server() {
             return one.force_unlock(Some(token)).await;
         }
         // Each server has its own token for the hold. The guard has the greatest token of the servers that count.
@@ -400,7 +400,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
-        let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
+        let ending = self.lock.at_each().zip(&shown.servers).map(|(lock, server)| async move {
             // What a server has that did not answer is not known.
             match server.answer.as_ref().map_err(Clone::clone)?.holder.as_ref() {
                 Some(holder) => lock.force_unlock(Some(holder.token)).await,
@@ -435,10 +435,10 @@ impl FairLock {
 
     /// With the first `most` waiters.
     async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
-        let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
+        let asking = self.lock.at_each().enumerate().map(|(index, lock)| async move {
             let answer = lock.inspect(most).await.map(LockStatus::new);
             // After the answer: with it, the server may have been connected.
-            ServerStatus { address: lock.address().to_owned(), answer, same_as: self.lock.same_as(index) }
+            ServerStatus { address: lock.lock().address().to_owned(), answer, same_as: self.lock.same_as(index) }
         });
         LockStatus::together(join_all(asking).await)
     }

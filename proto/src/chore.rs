@@ -1,5 +1,5 @@
-//! Requests that no stage waits for: leaving, passing a free lock on, looking at names that were released a moment ago. Each is
-//! repeated until it is answered, or until what it is about has ended by itself.
+//! Requests that no stage waits for: leaving, passing a free lock on, looking at names that were released a moment ago, and what
+//! callers ask once. Each is repeated until it is answered, or until what it is about has ended by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::canonical::{RequestNumber, Seq};
+use crate::errand::Errand;
 use crate::error::RequestError;
+use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::line::Line;
 use crate::node::Lane;
@@ -40,6 +42,10 @@ pub enum Task {
     PassOn,
     /// The name was released just before its server was replaced (R15). Until then a hold that is back there has ended.
     LookAtReleased(Instant),
+    /// A handle that its caller did not wait for is given back.
+    GiveBack(Handle, Instant),
+    /// The caller waits until then.
+    Errand(Box<Errand>, Instant),
 }
 
 /// What is to be forgotten.
@@ -77,7 +83,7 @@ pub enum Turn {
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Chores {
     pub chores: Slab<Chore>,
-    /// How many of them are leaves.
+    /// How many of them are leaves, of owners or handles.
     pub leaves: usize,
     pub refused: Refused,
 }
@@ -165,6 +171,7 @@ impl Chore {
     pub fn wants(&self) -> Option<Lane> {
         match self.task {
             Task::Leave(_, Answers::Refused(Turn::Waits(_)), _) => None,
+            Task::Errand(ref errand, _) => self.sending.wants(errand.lane()),
             _ => self.sending.wants(Lane::Cleanup),
         }
     }
@@ -173,7 +180,10 @@ impl Chore {
 impl Task {
     pub fn until(&self) -> Option<Instant> {
         match self {
-            Self::Leave(.., until) | Self::LookAtReleased(until) => Some(*until),
+            Self::Leave(.., until)
+            | Self::LookAtReleased(until)
+            | Self::GiveBack(_, until)
+            | Self::Errand(_, until) => Some(*until),
             Self::PassOn => None,
         }
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::canonical::Seq;
 use crate::command::Command;
-use crate::error::{CallError, Cause, Ended, Loss, Refusal, UnlockError, Unlocked};
+use crate::errand::Finding;
+use crate::error::{CallError, Cause, ChangeError, Ended, Loss, Refusal, RequestError, UnlockError, Unlocked};
 use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
+use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed};
 use crate::requests::acquire::Acquire;
@@ -71,9 +73,24 @@ pub enum Outcome {
     /// Not free, and the call does not wait.
     Busy,
     Failed(CallError),
+    /// Of a hold.
+    Extended(Result<(), ChangeError>),
+    Detached(DetachOutcome),
+    /// Of what was asked once.
+    Answered(Result<Finding, RequestError>),
     /// It was granted the lock and did not claim that in time. The caller may call again.
     PassedOver,
     Unlocked(Result<Unlocked, UnlockError>),
+}
+
+/// What a detach came to.
+#[derive(Debug, Clone)]
+pub enum DetachOutcome {
+    Done(Handle),
+    /// The guard has the hold as before.
+    Refused(ChangeError),
+    /// The handle has it, or it is free soon.
+    Unanswered(Handle, Cause),
 }
 
 #[derive(Debug, Clone)]

@@ -44,6 +44,12 @@ pub enum Fault {
     Frozen(Duration),
     #[error("the reply is not one to this request")]
     OtherReply,
+    #[error("the request came too late to be served")]
+    TooLate,
+    #[error("the detach that made this handle had no answer, and may still be served")]
+    Undecided,
+    #[error("the client is closed")]
+    Closed,
 }
 
 impl From<Fault> for Cause {
@@ -117,6 +123,21 @@ impl RequestError {
         }
     }
 
+    /// Whether the same request is not worth another try.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.needs_a_person(),
+            Self::RuntimeGone => true,
+            _ => false,
+        }
+    }
+
+    /// The error of a call whose earlier request, with that error, may have been served: the last one does not know.
+    pub fn after(self, earlier: Option<Self>) -> Self {
+        let may_have_run = earlier.is_some_and(|earlier| earlier.may_have_run()) && !self.may_have_run();
+        if may_have_run { Self::Unanswered(self.into_cause()) } else { self }
+    }
+
     pub fn into_cause(self) -> Cause {
         match self {
             Self::NotSent(cause) | Self::Unanswered(cause) => cause,
@@ -154,6 +175,25 @@ pub enum CallError {
     SelfWait,
     Closed,
     RuntimeGone,
+}
+
+/// Why a hold has no new lease, or no handle. The guard is as before, or its hold is lost.
+#[derive(Debug, Clone, Hash)]
+pub enum ChangeError {
+    /// So many guards share the hold: only the last one is detached.
+    Nested(u32),
+    Lost(Loss),
+    Request(RequestError),
+}
+
+impl ChangeError {
+    /// Of a call that would have entered the hold.
+    pub fn of_call(&self) -> CallError {
+        match self {
+            Self::Request(RequestError::RuntimeGone) => CallError::RuntimeGone,
+            _ => CallError::Lost,
+        }
+    }
 }
 
 /// How a hold was lost.
@@ -203,4 +243,6 @@ pub enum Ended {
     Lost(Loss),
     /// It was released in time, and the server's answer will never come.
     Unconfirmed,
+    /// A handle has it.
+    Detached,
 }

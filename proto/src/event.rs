@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::RequestNumber;
+use crate::errand::Question;
 use crate::error::{Cause, RequestError};
+use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::push::Push;
 use crate::requests::acquire::Acquired;
@@ -64,6 +66,20 @@ pub enum Event<'a> {
         guard: CallId,
         weight: u32,
     },
+    /// A new lease for the hold of a guard, unless more is left of it.
+    Extend {
+        call: CallId,
+        guard: CallId,
+        lease: Duration,
+    },
+    /// The hold of a guard is given to a handle, if it is the only one. With the call the guard ends too.
+    Detach {
+        call: CallId,
+        guard: CallId,
+        lease: Duration,
+    },
+    /// Something about a name, once.
+    Ask(CallId, Arc<Keys>, Question),
     /// The caller has dropped its future or its guard.
     Gone(CallId),
     /// Each request is answered once at most. A request without an answer needs no event: it has a time-out here.
@@ -128,7 +144,7 @@ pub enum Scope {
 }
 
 /// How long a call waits for others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Manner {
     Waits {
         limit: Option<Instant>,
@@ -138,18 +154,27 @@ pub enum Manner {
         limit: Instant,
         proposed: Option<u64>,
     },
+    /// It takes what a handle holds, in the time until then.
+    Attaches {
+        limit: Instant,
+        handle: Arc<Handle>,
+    },
 }
 
 impl Manner {
-    pub fn limit(self) -> Option<Instant> {
+    pub fn limit(&self) -> Option<Instant> {
         match self {
-            Self::Waits { limit } => limit,
-            Self::Tries { limit, .. } => Some(limit),
+            Self::Waits { limit } => *limit,
+            Self::Tries { limit, .. } | Self::Attaches { limit, .. } => Some(*limit),
         }
     }
 
-    pub fn waits(self) -> bool {
+    pub fn waits(&self) -> bool {
         matches!(self, Self::Waits { .. })
+    }
+
+    pub fn attaches(&self) -> bool {
+        matches!(self, Self::Attaches { .. })
     }
 }
 

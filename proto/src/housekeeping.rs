@@ -6,13 +6,16 @@ use std::time::Duration;
 use crate::canonical::{RequestNumber, Seq};
 use crate::chore::{AFTER_A_REFUSAL, Answers, Chore, Chores, Leaving, Task, Turn};
 use crate::desk::Desk;
-use crate::effect::{Note, Request};
+use crate::effect::{Note, Outcome, Request};
+use crate::errand::{Errand, Finding, Next};
 use crate::error::{Refusal, RefusalKind, RequestError, other_reply};
 use crate::event::{Answer, Reply};
+use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::node::Asker;
 use crate::requests::leave::{Leave, Left};
 use crate::requests::poll::{Poll, PolledHolder};
+use crate::requests::release::Released;
 use crate::sending::{Answered, Sending};
 use crate::slab::Id;
 use crate::standing::{Standing, Wish};
@@ -26,6 +29,18 @@ impl Desk<'_> {
         self.begin(keys, slot, leaving.seq, Task::Leave(leaving, Answers::None, until));
     }
 
+    pub fn give_back(&mut self, keys: Arc<Keys>, slot: u16, handle: Handle) {
+        let until = self.forgotten_at(handle.lease);
+        self.common.chores.leaves += 1;
+        self.begin(keys, slot, Seq::default(), Task::GiveBack(handle, until));
+    }
+
+    pub fn ask_once(&mut self, keys: Arc<Keys>, slot: u16, errand: Errand) -> Id {
+        let until = self.now + self.settings().operation_timeout;
+        let seq = self.next_seq();
+        self.begin(keys, slot, seq, Task::Errand(Box::new(errand), until))
+    }
+
     pub fn pass_on(&mut self, keys: Arc<Keys>, slot: u16) {
         self.begin(keys, slot, Seq::default(), Task::PassOn);
     }
@@ -34,15 +49,18 @@ impl Desk<'_> {
         self.begin(keys, slot, Seq::default(), Task::LookAtReleased(until));
     }
 
-    fn begin(&mut self, keys: Arc<Keys>, slot: u16, seq: Seq, task: Task) {
+    fn begin(&mut self, keys: Arc<Keys>, slot: u16, seq: Seq, task: Task) -> Id {
         let (backoff, standing) = (self.backoff(seq), Standing::default());
         let chore = Chore { keys, slot, task, sending: Sending::Waits, backoff, standing };
         let id = self.common.chores.chores.insert(chore);
         self.keep_chore(id);
+        id
     }
 
     /// Makes the request, which may be sent now. `None`: it is not wanted any more.
     pub fn ask_for_chore(&mut self, id: Id, number: RequestNumber) -> Option<Request> {
+        let slot = self.common.chores.chores.get(id)?.slot;
+        let not_after = self.not_after(slot);
         let chore = self.common.chores.chores.get_mut(id)?;
         (chore.standing.place, chore.sending) = (None, Sending::UnderWay(number));
         let keys = chore.keys.clone();
@@ -51,6 +69,8 @@ impl Desk<'_> {
                 let (owner, place) = (owner.clone(), place.clone());
                 Request::Leave(Leave { keys, owner, seq: seq.0, place, copies_until: copies_until.0 })
             }
+            Task::GiveBack(handle, _) => Request::Release(handle.release(keys)),
+            Task::Errand(errand, _) => errand.request(keys, not_after),
             Task::PassOn | Task::LookAtReleased(_) => {
                 let names_ours = matches!(chore.task, Task::LookAtReleased(_)) && keys.kind.is_shared();
                 Request::Poll(Poll { keys, waits: false, names_ours, tickets: Vec::new() })
@@ -61,11 +81,26 @@ impl Desk<'_> {
     /// Returns the name and what this client may hold there, if that was asked.
     pub fn chore_replied(&mut self, id: Id, answered: Answered) -> Option<(Arc<Keys>, Vec<PolledHolder>)> {
         let chore = self.common.chores.chores.get_mut(id).filter(|it| it.sending.awaits(answered.number))?;
+        if let Task::Errand(errand, _) = &mut chore.task {
+            let next = match answered.reply {
+                Ok(reply) => errand.answered(answered.sent, reply),
+                Err(error) => errand.failed(error),
+            };
+            self.go_on_with_errand(id, next);
+            return None;
+        }
         match answered.reply {
             Ok(Reply { answer: Answer::Left(Left { more }), .. }) => {
                 let chore = self.end_chore(id)?;
                 self.given_back(&chore.keys, chore.slot, answered.sent);
                 if more {
+                    self.pass_on(chore.keys, chore.slot);
+                }
+                None
+            }
+            Ok(Reply { answer: Answer::Released(released), .. }) => {
+                let chore = self.end_chore(id)?;
+                if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
                     self.pass_on(chore.keys, chore.slot);
                 }
                 None
@@ -85,6 +120,47 @@ impl Desk<'_> {
                 None
             }
         }
+    }
+
+    fn go_on_with_errand(&mut self, id: Id, next: Next) {
+        match next {
+            Next::Over(outcome) => self.end_errand(id, outcome),
+            Next::PassOn(finding) => {
+                if let Some(chore) = self.common.chores.chores.get(id) {
+                    self.pass_on(chore.keys.clone(), chore.slot);
+                }
+                self.end_errand(id, Ok(finding));
+            }
+            Next::Again(error) => {
+                let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
+                chore.sending = Sending::Pause(self.now + chore.backoff.pause_after(&error));
+                if let Task::Errand(errand, _) = &mut chore.task {
+                    errand.failure = Some(error);
+                }
+                self.keep_chore(id);
+            }
+        }
+    }
+
+    fn end_errand(&mut self, id: Id, outcome: Result<Finding, RequestError>) {
+        if let Some(Chore { task: Task::Errand(errand, _), .. }) = self.end_chore(id) {
+            self.tell(errand.call, Outcome::Answered(outcome));
+        }
+    }
+
+    /// Its time is over.
+    fn time_out_errand(&mut self, id: Id) {
+        let Some(Chore { task: Task::Errand(errand, _), sending, slot, .. }) = self.common.chores.chores.get(id) else {
+            return;
+        };
+        let (failure, sending, slot) = (errand.failure.clone(), *sending, *slot);
+        let error = sending.out_of_time(failure, self.why_no_answer(slot));
+        self.end_errand(id, Err(error));
+    }
+
+    /// Its caller is gone. What is under way may still be served.
+    pub fn errand_gone(&mut self, id: Id) {
+        self.end_chore(id);
     }
 
     fn do_again(&mut self, id: Id, error: &RequestError) {
@@ -158,8 +234,10 @@ impl Desk<'_> {
             *until = polled.max(heard).map_or(*until, |heard| (*until).max(heard + lasts));
         }
         if chore.task.until().is_some_and(|until| until <= now) {
-            self.end_chore(id);
-            return;
+            return match chore.task {
+                Task::Errand(..) => self.time_out_errand(id),
+                _ => drop(self.end_chore(id)),
+            };
         }
         if chore.sending.is_due(now) {
             chore.sending = Sending::Waits;
@@ -171,12 +249,12 @@ impl Desk<'_> {
     fn end_chore(&mut self, id: Id) -> Option<Chore> {
         let chore = self.common.chores.chores.remove(id)?;
         self.forget(chore.standing, Timer::Chore(id));
-        if let Task::Leave(_, answers, _) = chore.task {
+        if let Task::Leave(..) | Task::GiveBack(..) = chore.task {
             self.common.chores.leaves -= 1;
-            if let Answers::Refused(turn) = answers {
-                self.common.chores.refused.end(&chore.keys.lock, turn);
-                self.give_turns();
-            }
+        }
+        if let Task::Leave(_, Answers::Refused(turn), _) = chore.task {
+            self.common.chores.refused.end(&chore.keys.lock, turn);
+            self.give_turns();
         }
         Some(chore)
     }

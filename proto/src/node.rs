@@ -37,10 +37,12 @@ pub enum Lane {
     Release,
     Cleanup,
     Acquire,
+    /// What a caller asks once: an operator does not wait behind thousands of calls.
+    Question,
 }
 
 impl Lane {
-    pub const ALL: [Self; 4] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire];
+    pub const ALL: [Self; 5] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire, Self::Question];
 }
 
 /// Where a request waits until it may be sent.
@@ -103,9 +105,9 @@ pub struct Node {
     /// When something has to be done here.
     pub due: Option<Instant>,
     gate: Gate,
-    waiting: [Line<Asker>; 4],
+    waiting: [Line<Asker>; Lane::ALL.len()],
     in_flight: Line<InFlight>,
-    counts: [usize; 4],
+    counts: [usize; Lane::ALL.len()],
 }
 
 impl Node {
@@ -121,7 +123,7 @@ impl Node {
             gate: Gate::Open,
             waiting: Default::default(),
             in_flight: Line::default(),
-            counts: [0; 4],
+            counts: [0; Lane::ALL.len()],
         }
     }
 

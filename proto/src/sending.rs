@@ -1,7 +1,7 @@
 //! Where a request stands that is repeated until it is answered, and its answer.
 
 use crate::canonical::{Epoch, RequestNumber};
-use crate::error::RequestError;
+use crate::error::{Cause, RequestError};
 use crate::event::Reply;
 use crate::node::Lane;
 use crate::time::Instant;
@@ -29,6 +29,15 @@ impl Sending {
 
     pub fn is_due(self, now: Instant) -> bool {
         self.due().is_some_and(|due| due <= now)
+    }
+
+    /// Why a call has no answer when its time is over. `failure`: of an earlier request. `why`: if none has failed.
+    pub fn out_of_time(self, failure: Option<RequestError>, why: Cause) -> RequestError {
+        match (self, failure) {
+            (Self::UnderWay(_), failure) => RequestError::Unanswered(failure.map_or(why, RequestError::into_cause)),
+            (_, Some(failure)) => failure,
+            (_, None) => RequestError::NotSent(why),
+        }
     }
 
     /// A pause that is over ends.

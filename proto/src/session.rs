@@ -9,7 +9,8 @@ use crate::canonical::{Canonical, RequestNumber, Seq};
 use crate::chore::Leaving;
 use crate::desk::{Common, Desk, Punctuality};
 use crate::effect::{Effect, Note, Outcome, Request};
-use crate::error::{CallError, Cause, Fault, Loss, RequestError, UnlockError};
+use crate::errand::{Errand, Question};
+use crate::error::{CallError, Cause, Fault, RequestError};
 use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
 use crate::keys::{Keys, Kind};
 use crate::node::{Asker, GateChange, InFlight, Lane, Link, Node};
@@ -22,6 +23,7 @@ use crate::settings::Settings;
 use crate::slab::{Beside, Id, Slab};
 use crate::slots::{SLOTS, Serving, Topology};
 use crate::stages::entry::{Closing, Entry, Recognition, Said};
+use crate::stages::line::{Change, Next};
 use crate::time::{Instant, ServerTime};
 use crate::timers::{STEP, Timer};
 use crate::trust::Grant;
@@ -40,6 +42,8 @@ pub struct Session {
     stage: Stage,
     pub(crate) work: VecDeque<Work>,
     working: Option<Instant>,
+    /// The chores that callers wait for.
+    errands: BTreeMap<CallId, Id>,
     /// Owners whose last release has no answer yet.
     releasing: usize,
 }
@@ -75,6 +79,7 @@ impl Session {
             stage: Stage::Open,
             work: VecDeque::new(),
             working: None,
+            errands: BTreeMap::new(),
             releasing: 0,
         }
     }
@@ -164,6 +169,7 @@ impl Session {
                 Effect::Tell(call, _) => {
                     self.stop_limit(*call);
                     self.calls.remove(call.0);
+                    self.errands.remove(call);
                 }
                 _ => {}
             }
@@ -182,6 +188,8 @@ impl Session {
         let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
         if is_done || until <= now {
             self.stage = Stage::Closed(why);
+            let waiting = std::mem::take(&mut self.errands).into_keys();
+            effects.extend(waiting.map(|call| Effect::Tell(call, Outcome::Failed(why.error()))));
             self.common.timers.plan(Timer::Closing, &mut Some(until), None);
             effects.push(Effect::Closed { unfinished });
         }
@@ -203,7 +211,18 @@ impl Step<'_> {
             Event::Disturbed(call) => self.with_call(call, |entry, _| entry.disturbed(call)),
             Event::Claimed(call) => self.with_call(call, |entry, _| entry.claimed(call)),
             Event::Unlock(call) => self.with_call(call, |entry, desk| entry.unlock(call, desk)),
-            Event::Shrink { call, guard, weight } => self.shrink(call, guard, weight),
+            Event::Shrink { call, guard, weight } => {
+                self.change(call, guard, None, |entry, desk| entry.shrink(call, guard, weight, desk));
+            }
+            Event::Extend { call, guard, lease } => {
+                let next = Next::Extend(Change { id: call, lease });
+                self.change(call, guard, self.operation_limit(), |entry, _| entry.line.push_back(next));
+            }
+            Event::Detach { call, guard, lease } => {
+                let next = Next::Detach(Change { id: call, lease });
+                self.change(call, guard, self.operation_limit(), |entry, _| entry.line.push_back(next));
+            }
+            Event::Ask(call, keys, question) => self.ask(call, keys, question),
             Event::Gone(call) => self.gone(call),
             Event::Replied(request, reply) => self.replied(request, reply),
             Event::Pushed(connection, push) => self.pushed(connection, &push),
@@ -267,16 +286,40 @@ impl Step<'_> {
         id
     }
 
-    fn shrink(&mut self, call: CallId, guard: CallId, weight: u32) {
+    /// A call about the hold of a guard. Only a shrink needs no limit: its guard has ended for it at once.
+    fn change(
+        &mut self,
+        call: CallId,
+        guard: CallId,
+        limit: Option<Instant>,
+        change: impl FnOnce(&mut Entry, &mut Desk<'_>),
+    ) {
         let Some(CallPlace { entry, .. }) = self.session.calls.get(guard.0).copied() else {
-            let outcome = Err(UnlockError::Lost(Loss::Gone));
-            return self.effects.push(Effect::Tell(call, Outcome::Unlocked(outcome)));
+            return self.effects.push(Effect::Tell(call, Outcome::Failed(CallError::Lost)));
         };
-        self.session.calls.insert(call.0, CallPlace { entry, limit: None });
-        self.with_call(call, |entry, desk| entry.shrink(call, guard, weight, desk));
+        let mut place = CallPlace { entry, limit: None };
+        self.session.common.timers.plan(Timer::Call(call), &mut place.limit, limit);
+        self.session.calls.insert(call.0, place);
+        self.with_call(call, change);
+    }
+
+    fn ask(&mut self, call: CallId, keys: Arc<Keys>, question: Question) {
+        if let Some(why) = self.session.stage.closing() {
+            return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
+        }
+        let slot = self.session.common.slots.of(&keys.lock);
+        let chore = self.desk().ask_once(keys, slot, Errand { call, question, failure: None });
+        self.session.errands.insert(call, chore);
+    }
+
+    fn operation_limit(&self) -> Option<Instant> {
+        Some(self.now + self.session.common.settings.operation_timeout)
     }
 
     fn gone(&mut self, call: CallId) {
+        if let Some(errand) = self.session.errands.remove(&call) {
+            return self.desk().errand_gone(errand);
+        }
         self.with_call(call, |entry, desk| entry.gone(call, desk));
         self.session.stop_limit(call);
         self.session.calls.remove(call.0);
@@ -615,6 +658,11 @@ impl Step<'_> {
         let mut planned = match (self.session.stage, why) {
             (Stage::Open, _) => None,
             (Stage::Closing(Closing::ByUser, before), Closing::RuntimeGone) => Some(before),
+            // What is held was good until its deadline.
+            (Stage::Closed(Closing::RuntimeGone), Closing::ByUser) => {
+                self.session.work.push_back(Work::Close { why, from: 0 });
+                return self.work();
+            }
             _ => return,
         };
         let common = &mut self.session.common;

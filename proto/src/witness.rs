@@ -20,12 +20,14 @@ pub enum StageName {
     Held,
     HeldEntering,
     HeldSetting,
+    HeldExtending,
+    Detaching,
     Releasing,
     Lost,
 }
 
 impl StageName {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Idle,
         Self::Asking,
         Self::Queued,
@@ -33,6 +35,8 @@ impl StageName {
         Self::Held,
         Self::HeldEntering,
         Self::HeldSetting,
+        Self::HeldExtending,
+        Self::Detaching,
         Self::Releasing,
         Self::Lost,
     ];
@@ -47,7 +51,9 @@ impl StageName {
                 Counting::Settled(_) => Self::Held,
                 Counting::Entering(_) => Self::HeldEntering,
                 Counting::Setting(_) => Self::HeldSetting,
+                Counting::Extending(_) => Self::HeldExtending,
             },
+            Stage::Detaching(_) => Self::Detaching,
             Stage::Releasing(_) => Self::Releasing,
             Stage::Lost(_) => Self::Lost,
         }
@@ -67,7 +73,10 @@ impl Session {
             Event::Disturbed(call) | Event::Claimed(call) | Event::Unlock(call) | Event::Gone(call) => {
                 self.entry_of_call(*call).into_iter().map(Some).collect()
             }
-            Event::Shrink { guard, .. } => self.entry_of_call(*guard).into_iter().map(Some).collect(),
+            Event::Ask(..) => Vec::new(),
+            Event::Shrink { guard, .. } | Event::Extend { guard, .. } | Event::Detach { guard, .. } => {
+                self.entry_of_call(*guard).into_iter().map(Some).collect()
+            }
             Event::Replied(request, _) => {
                 let asker = self
                     .common

@@ -1,5 +1,6 @@
 //! What is left to be done when the mutex of the driver is free.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -62,11 +63,15 @@ impl After {
         self.replaced = replaced;
     }
 
-    /// Wakes the callers.
+    /// Wakes the callers. Each of them is the user's code: the panic of one keeps nothing from the others.
     pub fn wake(&mut self) -> ForTheTask {
-        self.caller.take().into_iter().for_each(Waker::wake);
-        std::mem::take(&mut self.callers).into_iter().for_each(Waker::wake);
+        self.caller.take().into_iter().for_each(wake);
+        std::mem::take(&mut self.callers).into_iter().for_each(wake);
         let has_work = self.sends || self.is_sooner || self.closed.is_some();
         if has_work { ForTheTask::Something } else { ForTheTask::Nothing }
     }
+}
+
+fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }

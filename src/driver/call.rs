@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fairlock_proto::error::{CallError, Loss, UnlockError, Unlocked};
+use fairlock_proto::effect::DetachOutcome;
+use fairlock_proto::errand::{Finding, Question};
+use fairlock_proto::error::{CallError, ChangeError, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Event, Want};
+use fairlock_proto::keys::Keys;
 use fairlock_proto::time::Instant as Moment;
 use tokio::time::{Sleep, sleep_until};
 
@@ -31,13 +34,13 @@ impl Pending {
     /// Asks for a lock, from the first poll on.
     pub fn outcome<'a>(&'a mut self, want: &'a Want, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
         let limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(limit));
-        self.drive(about, limit, |call| Event::Call(call, want.clone()))
+        self.drive(Some(about), limit, |call| Event::Call(call, want.clone()))
     }
 
     /// Hands an event to the machine at the first poll, and waits for the outcome.
     async fn drive(
         &mut self,
-        about: &Arc<About>,
+        about: Option<&Arc<About>>,
         mut limit: Option<Pin<Box<Sleep>>>,
         event: impl Fn(CallId) -> Event<'static>,
     ) -> Answered {
@@ -46,7 +49,7 @@ impl Pending {
                 Some(call) => self.poll(call, context),
                 None => {
                     let waker = context.waker().clone();
-                    let (call, answered) = self.client.driver().begin(about.clone(), waker, &event);
+                    let (call, answered) = self.client.driver().begin(about.cloned(), waker, &event);
                     self.call = Some(call);
                     answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
                 }
@@ -89,28 +92,79 @@ impl Pending {
     /// The guard ends.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let mut guard = self.call;
-        let answered = poll_fn(|context| match (guard.take(), self.call) {
-            (Some(guard), _) => {
-                let answered = self.client.driver().unlock(guard, context.waker().clone());
-                answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+        let mut limit = self.limit_elsewhere(self.client.driver().operation_limit());
+        let answered = poll_fn(|context| {
+            let polled = match (guard.take(), self.call) {
+                (Some(guard), _) => {
+                    let answered = self.client.driver().unlock(guard, context.waker().clone());
+                    answered.map_or(Poll::Pending, |answered| Poll::Ready(self.answered(answered)))
+                }
+                (None, Some(call)) => self.poll(call, context),
+                (None, None) => Poll::Pending,
+            };
+            if let (Poll::Pending, Some(limit)) = (&polled, &mut limit) {
+                self.keep_limit(limit, context);
             }
-            (None, Some(call)) => self.poll(call, context),
-            (None, None) => Poll::Pending,
+            polled
         })
         .await;
         unlocked(answered)
     }
 
     /// This guard has so much from now on. Dropped, that goes on.
-    pub async fn shrink(&self, weight: u32, about: &Arc<About>) -> Result<Unlocked, UnlockError> {
-        let Some(guard) = self.call else { return Err(UnlockError::Lost(Loss::Gone)) };
+    pub async fn shrink(&self, weight: u32) -> Result<Unlocked, UnlockError> {
+        unlocked(self.change(|call, guard| Event::Shrink { call, guard, weight }).await)
+    }
+
+    /// The hold of this guard has a new lease.
+    pub async fn extend(&self, lease: Duration) -> Result<(), ChangeError> {
+        match self.change(|call, guard| Event::Extend { call, guard, lease }).await {
+            Answered::Extended(outcome) => outcome,
+            answered => Err(lost(&answered)),
+        }
+    }
+
+    /// The hold of this guard is given to a handle. Dropped, it is given back.
+    pub async fn detach(&self, lease: Duration) -> DetachOutcome {
+        match self.change(|call, guard| Event::Detach { call, guard, lease }).await {
+            Answered::Detached(outcome) => outcome,
+            answered => DetachOutcome::Refused(lost(&answered)),
+        }
+    }
+
+    /// A call about the hold of this guard.
+    async fn change(&self, event: impl Fn(CallId, CallId) -> Event<'static>) -> Answered {
+        let Some(guard) = self.call else { return Answered::Failed(CallError::Lost) };
         let mut change = Self::new(self.client.clone());
-        unlocked(change.drive(about, None, |call| Event::Shrink { call, guard, weight }).await)
+        let limit = change.limit_elsewhere(change.client.driver().operation_limit());
+        change.drive(None, limit, |call| event(call, guard)).await
+    }
+
+    /// Asks something about a name, once.
+    pub async fn ask(mut self, keys: &Arc<Keys>, question: Question) -> Result<Finding, Unasked> {
+        let limit = self.limit_elsewhere(self.client.driver().operation_limit());
+        match self.drive(None, limit, |call| Event::Ask(call, keys.clone(), question.clone())).await {
+            Answered::Found(outcome) => outcome.map_err(Unasked::Failed),
+            Answered::Failed(CallError::RuntimeGone) => Err(Unasked::Failed(RequestError::RuntimeGone)),
+            // It has no other end.
+            _ => Err(Unasked::Closed),
+        }
     }
 
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
+}
+
+/// Why what was asked has no answer.
+pub enum Unasked {
+    Failed(RequestError),
+    Closed,
+}
+
+/// The machine answers each change with its outcome, but for a client that is closed.
+fn lost(answered: &Answered) -> ChangeError {
+    ChangeError::Lost(if let Answered::Failed(CallError::Closed) = answered { Loss::Closed } else { Loss::Gone })
 }
 
 fn unlocked(answered: Answered) -> Result<Unlocked, UnlockError> {

@@ -13,7 +13,8 @@ use fairlock_proto::error::Cause;
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::push::Push;
 use fairlock_proto::slots::Topology;
-use fairlock_proto::time::ServerTime;
+use fairlock_proto::time::{Instant as Moment, ServerTime};
+use fairlock_proto::timers::STEP;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::SetOnce;
@@ -100,6 +101,11 @@ impl Driver {
         &self.engine.context
     }
 
+    /// For a call that begins now.
+    pub fn operation_limit(&self) -> Moment {
+        self.clock.now() + self.context().operation_timeout()
+    }
+
     fn store(&self) -> &dyn Store {
         &*self.context().runner.store
     }
@@ -142,13 +148,13 @@ impl Driver {
     /// Begins a call with an event. Its caller is woken when there is an outcome.
     pub fn begin(
         &self,
-        about: Arc<About>,
+        about: Option<Arc<About>>,
         waker: Waker,
         event: impl FnOnce(CallId) -> Event<'static>,
     ) -> (CallId, Option<Answered>) {
         let mut after = After::default();
         // The log is the user's: the mutex is free.
-        let span = CallerSpan::of(&about.who());
+        let span = about.as_ref().and_then(|about| CallerSpan::of(&about.who()));
         let begun = self.shared.lock().begin(about, span, waker, event, &mut after);
         self.finish_and_send(after);
         begun
@@ -189,6 +195,7 @@ impl Driver {
 
     /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
     pub async fn close(&self) -> usize {
+        let at_first = self.shared.lock().holds_left();
         if !self.context().closing.is_cancelled() {
             // The log is the user's: the mutex is free by then.
             let held = self.shared.lock().held();
@@ -200,8 +207,11 @@ impl Driver {
         match self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait())).await {
             Some(Ok(unfinished)) => *unfinished,
             Some(Err(_)) => self.shared.lock().unfinished(),
-            // The runtime has ended.
-            None => self.shared.lock().holds_left(),
+            // The runtime has ended, and none of them gets an answer.
+            None => {
+                (0..at_first).step_by(STEP).for_each(|_| self.feed(Event::Time));
+                at_first
+            }
         }
     }
 
@@ -307,9 +317,14 @@ pub async fn run(driver: Arc<Driver>) {
     let mut sleep = pin!(sleep_until(now().into()));
     poll_fn(|context| {
         driver.task.get_or_init(|| context.waker().clone());
-        // Wakers are the callers'. A panic of one must not end the client.
-        let _ = catch_unwind(AssertUnwindSafe(|| driver.carry()));
-        driver.keep_time(sleep.as_mut(), context);
+        let attend = || {
+            driver.carry();
+            driver.keep_time(sleep.as_mut(), context);
+        };
+        // The log is the user's. A panic of it must not end the client.
+        if catch_unwind(AssertUnwindSafe(attend)).is_err() {
+            context.waker().wake_by_ref();
+        }
         if driver.closed.initialized() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
@@ -317,8 +332,10 @@ pub async fn run(driver: Arc<Driver>) {
 
 impl Listener for Driver {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
-        if let Some(push) = Push::decode(payload) {
-            self.feed(Event::Pushed(self.connection(from), push));
+        match Push::decode(payload) {
+            Some(push) => self.feed(Event::Pushed(self.connection(from), push)),
+            // Which says so.
+            None => self.engine.pushed(from, payload),
         }
     }
 

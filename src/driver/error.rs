@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
+use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::error::{Ended, LockError, Loss, UnlockError};
 use crate::engine::release::Unlocked;
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
@@ -56,6 +57,9 @@ pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
         }
         Some(machine::Fault::NoAnswer(within)) => Arc::new(Fault::NoAnswer(*within)),
         Some(machine::Fault::Frozen(left)) => Arc::new(Fault::Frozen(*left)),
+        Some(machine::Fault::TooLate) => Arc::new(Fault::TooLate),
+        Some(machine::Fault::Undecided) => Arc::new(Fault::Undecided),
+        Some(machine::Fault::Closed) => Arc::new(RequestError::Closed),
         Some(machine::Fault::OtherReply) | None => cause.0,
     }
 }
@@ -103,6 +107,33 @@ pub fn of_unlock(
     }
 }
 
+/// Of a request that a caller waits for.
+pub fn of_asked(error: machine::RequestError, runner: &Runner, lock_key: &str) -> RequestError {
+    match error {
+        machine::RequestError::NotSent(why) => RequestError::NotSent(cause(why, runner, lock_key)),
+        machine::RequestError::Unanswered(why) => RequestError::Unanswered(cause(why, runner, lock_key)),
+        machine::RequestError::Refused(refused) => RequestError::Refused(refusal(&refused)),
+        machine::RequestError::RuntimeGone => RequestError::RuntimeGone,
+    }
+}
+
+pub fn of_extend(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> ExtendError {
+    match error {
+        machine::ChangeError::Lost(lost) => ExtendError::Lost(loss(lost)),
+        machine::ChangeError::Request(error) => ExtendError::Request(of_asked(error, runner, lock_key)),
+        // Nested guards may extend what they share.
+        machine::ChangeError::Nested(_) => ExtendError::Lost(Loss::Gone),
+    }
+}
+
+pub fn of_detach(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> DetachRefusal {
+    match error {
+        machine::ChangeError::Nested(guards) => DetachRefusal::Nested(guards),
+        machine::ChangeError::Lost(lost) => DetachRefusal::Lost(loss(lost)),
+        machine::ChangeError::Request(error) => DetachRefusal::Request(of_asked(error, runner, lock_key)),
+    }
+}
+
 pub const CLOSED: Ended = Ended::Lost(Loss::Closed);
 pub const FORCED: Ended = Ended::Lost(Loss::Forced);
 
@@ -119,6 +150,7 @@ pub fn ended(ended: machine::Ended) -> Ended {
     match ended {
         // It was released while it was good.
         machine::Ended::Freed | machine::Ended::Unconfirmed => Ended::Freed,
+        machine::Ended::Detached => Ended::Detached,
         machine::Ended::Lost(lost) => Ended::Lost(loss(lost)),
     }
 }

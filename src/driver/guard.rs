@@ -3,15 +3,18 @@
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use fairlock_proto::effect::Way;
+use fairlock_proto::effect::{self, Way};
 
 use super::call::Pending;
 use super::client::Client;
 use super::error;
 use super::hold::DrivenHold;
 use super::shared::Granted;
+use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::error::{Ended, Loss, UnlockError};
+use crate::engine::handles::DetachOutcome;
 use crate::engine::release::Unlocked;
 
 pub struct DrivenGuard {
@@ -55,12 +58,53 @@ impl DrivenGuard {
         let Some(guard) = &self.pending else { return Err(Loss::Gone) };
         self.weight.fetch_min(weight, Ordering::Relaxed);
         let driver = self.client.driver();
-        let outcome = guard.shrink(weight, &self.hold.entry).await;
+        let outcome = guard.shrink(weight).await;
         let outcome = error::of_unlock(outcome, driver.clock, &driver.context().runner, &self.hold.entry.keys.lock);
         match (outcome, self.hold.end()) {
             (Err(UnlockError::Lost(loss)), _) | (_, Some(Ended::Lost(loss))) => Err(loss),
             _ => Ok(()),
         }
+    }
+
+    /// A new lease from now on, unless more is left.
+    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+        let context = self.client.driver().context();
+        let options = context.options();
+        options.check_lease("the lease of extend", lease).map_err(ExtendError::Lease)?;
+        if let Some(longest) = options.max_hold {
+            let left = longest.saturating_sub(self.hold.held_for());
+            options.check_max_hold(lease, left).map_err(ExtendError::Lease)?;
+        }
+        let Some(guard) = &self.pending else { return Err(ExtendError::Lost(Loss::Gone)) };
+        let extended = guard.extend(lease).await;
+        extended.map_err(|error| error::of_extend(error, &context.runner, &self.hold.entry.keys.lock))
+    }
+
+    /// Gives what it holds to a handle.
+    pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
+        if let Err(error) = self.client.driver().context().options().check_lease("the lease of detach", lease) {
+            return DetachOutcome::Refused(self, DetachRefusal::Lease(error));
+        }
+        let Some(guard) = &self.pending else {
+            return DetachOutcome::Refused(self, DetachRefusal::Lost(Loss::Gone));
+        };
+        let outcome = {
+            let _unreliable = self.hold.is_not_relied_on();
+            guard.detach(lease).await
+        };
+        let (client, lock) = (self.client.clone(), self.hold.entry.keys.lock.clone());
+        let runner = &client.driver().context().runner;
+        match outcome {
+            effect::DetachOutcome::Done(handle) => DetachOutcome::Detached(handle),
+            effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_detach(why, runner, &lock)),
+            effect::DetachOutcome::Unanswered(handle, cause) => {
+                DetachOutcome::Unanswered(handle, error::cause(cause, runner, &lock))
+            }
+        }
+    }
+
+    pub fn prefix(&self) -> String {
+        self.client.driver().context().options().prefix.clone()
     }
 
     pub fn hold(&self) -> &Arc<DrivenHold> {

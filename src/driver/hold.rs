@@ -74,6 +74,15 @@ pub struct DrivenHold {
     holding: OnceLock<Holding>,
 }
 
+/// See [`DrivenHold::is_not_relied_on`].
+pub struct Unreliable<'a>(&'a DrivenHold);
+
+impl Drop for Unreliable<'_> {
+    fn drop(&mut self) {
+        self.0.guards.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl DrivenHold {
     pub fn begin(token: u64, entry: Arc<About>, deadline: Moment, clock: LocalClock) -> Self {
         Self {
@@ -134,6 +143,12 @@ impl DrivenHold {
     pub fn is_claimed(&self) {
         self.guards.fetch_add(1, Ordering::Relaxed);
         self.holding.get_or_init(|| Holding::begin(self.entry.metrics.clone()));
+    }
+
+    /// Until what is returned is dropped, one guard less relies on it.
+    pub fn is_not_relied_on(&self) -> Unreliable<'_> {
+        self.is_given_up();
+        Unreliable(self)
     }
 
     pub fn is_given_up(&self) {

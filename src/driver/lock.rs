@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::Way;
+use fairlock_proto::errand::{Finding, Question};
 use fairlock_proto::event::{Lease, Manner, Scope, Want};
+use fairlock_proto::handle::Handle;
+use fairlock_proto::requests::inspect::Inspected;
 
-use super::call::Pending;
+use super::call::{Pending, Unasked};
 use super::client::Client;
 use super::error;
 use super::guard::DrivenGuard;
@@ -20,6 +23,8 @@ use crate::engine::observe::{self, ObservedCall};
 use crate::engine::owner::Owner;
 use crate::engine::task_or_thread::TaskOrThread;
 use crate::store::clock::{is_over, now};
+use crate::store::error::RequestError;
+use crate::store::runner::Answer;
 
 #[derive(Clone)]
 pub struct DrivenLock {
@@ -81,6 +86,41 @@ impl DrivenLock {
         acquire(self.client.clone(), about.want(lease, manner, weight), about).await
     }
 
+    /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
+    pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Option<DrivenGuard>, LockError> {
+        let (about, lease, weight) =
+            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
+        let limit = self.client.driver().clock.moment(self.lock.context().runner.limit());
+        let manner = Manner::Attaches { limit, handle: Arc::new(handle.clone()) };
+        acquire(self.client.clone(), about.want(lease, manner, weight), about).await
+    }
+
+    /// Asks something about it, once.
+    pub async fn ask(&self, question: Question) -> Result<Finding, RequestError> {
+        let (keys, runner) = (self.lock.keys()?, &self.lock.context().runner);
+        Pending::new(self.client.clone()).ask(keys, question).await.map_err(|error| match error {
+            Unasked::Failed(error) => error::of_asked(error, runner, &keys.lock),
+            Unasked::Closed => RequestError::Closed,
+        })
+    }
+
+    /// The holder, and the first `most` waiters.
+    pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
+        match self.ask(Question::Inspect { most }).await? {
+            Finding::Inspected { inspected, server_micros, asked } => {
+                let sent = self.client.driver().clock.instant(asked);
+                Ok(Answer { sent, body: *inspected, server_ms: server_micros / 1000 })
+            }
+            // That is the answer to what else is asked.
+            Finding::Done | Finding::Nothing => Err(RequestError::Closed),
+        }
+    }
+
+    /// The same for what is done, or not.
+    pub async fn is_done(&self, question: Question) -> Result<bool, RequestError> {
+        Ok(matches!(self.ask(question).await?, Finding::Done))
+    }
+
     fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease, u32), LockError> {
         let (keys, terms, lease) = self.lock.checked()?;
         let about = About {
@@ -128,9 +168,12 @@ async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Optio
         return match pending.outcome(&want, &about).await {
             Answered::Granted(granted) => Ok(Some(DrivenGuard::new(pending, granted))),
             Answered::Failed(error) => Err(error::of_call(error, want.weight, runner, &about.keys.lock)),
+            // Its caller rested for a whole lease with what the handle held, which is spent.
+            Answered::PassedOver if want.manner.attaches() => Err(LockError::Lost),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
-            Answered::Busy | Answered::Unlocked(_) => Ok(None),
+            // The others are outcomes of other calls.
+            _ => Ok(None),
         };
     }
 }

@@ -32,17 +32,21 @@ pub struct Reporter {
 impl Reporter {
     pub fn tell(&self, context: &Context, reports: Vec<Report>) {
         for report in reports {
-            match report {
-                Report::Ended(hold, ended) => end(&hold, ended),
-                Report::InLine(about, span) => log_line(|| span.in_line(&about.who())),
-                Report::PassedOver(about) => log_line(|| log_passed_over(&about)),
-                Report::Note(note) => log_line(|| self.note_down(context, note)),
-                Report::Panicked => log_line(|| {
-                    tracing::error!(target: "fairlock::client", "a bug in fairlock: its state machine has panicked; this client has no lock any more, and is closed for locks");
-                }),
-                Report::Wanted(node) => server(context, node).into_iter().for_each(Server::want),
-                Report::Suspect(node) => server(context, node).into_iter().for_each(Server::suspect),
+            log_line(|| self.report(context, report));
+        }
+    }
+
+    fn report(&self, context: &Context, report: Report) {
+        match report {
+            Report::Ended(hold, ended) => end(&hold, ended),
+            Report::InLine(about, span) => span.in_line(&about.who()),
+            Report::PassedOver(about) => log_passed_over(&about),
+            Report::Note(note) => self.note_down(context, note),
+            Report::Panicked => {
+                tracing::error!(target: "fairlock::client", "a bug in fairlock: its state machine has panicked; this client has no lock any more, and is closed for locks");
             }
+            Report::Wanted(node) => server(context, node).into_iter().for_each(Server::want),
+            Report::Suspect(node) => server(context, node).into_iter().for_each(Server::suspect),
         }
     }
 
@@ -138,7 +142,7 @@ fn log_passed_over(about: &About) {
 
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {
     // The holder is notified without any network (P8).
-    hold.notify_watchers();
+    log_line(|| hold.notify_watchers());
     log_line(|| log_end(hold, ended));
 }
 
@@ -148,6 +152,7 @@ fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
     let (who, token, held_for) = (hold.entry.who(), hold.token, || hold.held_for());
     match ended {
         Ended::Freed => holding.freed(&who, token, held_for),
+        Ended::Detached => holding.detached(&who, token, held_for),
         Ended::Unconfirmed => holding.forgotten(&who, token, held_for),
         Ended::Lost(lost) => {
             let (loss, is_relied_on) = (error::loss(lost), hold.live() > 0);

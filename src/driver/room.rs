@@ -63,7 +63,7 @@ impl Wake for InPlace {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let carrier = self.1.with(self.0);
-        // The wakers of callers are theirs. A panic of one must not end the connection.
+        // The log is the user's. A panic of it must not end the connection.
         let _ = catch_unwind(AssertUnwindSafe(|| carrier.into_iter().for_each(|carrier| carrier.carry())));
     }
 }

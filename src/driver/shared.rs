@@ -6,8 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-use fairlock_proto::effect::{Effect, HoldId, Note, Outcome, Request, Way};
-use fairlock_proto::error::{CallError, Ended, Loss, UnlockError, Unlocked};
+use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Note, Outcome, Request, Way};
+use fairlock_proto::errand::Finding;
+use fairlock_proto::error::{CallError, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
@@ -41,7 +42,8 @@ pub struct Shared {
 
 /// What a caller reads. It is removed with the last outcome, or when the caller is gone.
 pub struct Slot {
-    about: Arc<About>,
+    /// `None`: it asks for no guard.
+    about: Option<Arc<About>>,
     hold: Option<Arc<DrivenHold>>,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
@@ -59,8 +61,7 @@ impl Slot {
     }
 
     fn in_line(&self) -> Option<Report> {
-        let span = self.span.clone()?;
-        Some(Report::InLine(self.about.clone(), span))
+        Some(Report::InLine(self.about.clone()?, self.span.clone()?))
     }
 }
 
@@ -85,6 +86,9 @@ pub enum Answered {
     Failed(CallError),
     PassedOver,
     Unlocked(Result<Unlocked, UnlockError>),
+    Extended(Result<(), ChangeError>),
+    Detached(DetachOutcome),
+    Found(Result<Finding, RequestError>),
 }
 
 impl Shared {
@@ -198,14 +202,15 @@ impl Shared {
 
     fn tell(&mut self, call: CallId, outcome: Outcome, after: &mut After) {
         let Some(slot) = self.slots.get_mut(call.0) else { return };
-        if let Outcome::Granted { token, hold, until, .. } = outcome {
-            let begin = || Arc::new(DrivenHold::begin(token, slot.about.clone(), until, self.clock));
+        if let (Outcome::Granted { token, hold, until, .. }, Some(about)) = (&outcome, &slot.about) {
+            let (token, hold, until) = (*token, *hold, *until);
+            let begin = || Arc::new(DrivenHold::begin(token, about.clone(), until, self.clock));
             let hold = self.holds.entry(hold).or_insert_with(begin);
             hold.extends(until);
             slot.hold = Some(hold.clone());
         }
         if matches!(outcome, Outcome::PassedOver) {
-            after.reports.push(Report::PassedOver(slot.about.clone()));
+            after.reports.extend(slot.about.clone().map(Report::PassedOver));
         }
         slot.outcome = Some(outcome);
         after.wakes(slot.waker.take());
@@ -224,7 +229,7 @@ impl Shared {
     /// Begins a call with an event. It may have its outcome at once; else the waker is woken.
     pub fn begin(
         &mut self,
-        about: Arc<About>,
+        about: Option<Arc<About>>,
         span: Option<CallerSpan>,
         waker: Waker,
         event: impl FnOnce(CallId) -> Event<'static>,
@@ -274,6 +279,9 @@ impl Shared {
             Outcome::Busy => Answered::Busy,
             Outcome::Failed(error) => Answered::Failed(error),
             Outcome::Unlocked(outcome) => Answered::Unlocked(outcome),
+            Outcome::Extended(outcome) => Answered::Extended(outcome),
+            Outcome::Detached(outcome) => Answered::Detached(outcome),
+            Outcome::Answered(outcome) => Answered::Found(outcome),
         })
     }
 
@@ -389,7 +397,7 @@ mod tests {
     fn call(shared: &mut Shared, after: &mut After) -> (CallId, Option<Answered>) {
         let about = about();
         let want = about.want(LEASE, Manner::Waits { limit: None }, 1);
-        shared.begin(about, None, Waker::noop().clone(), |call| Event::Call(call, want), after)
+        shared.begin(Some(about), None, Waker::noop().clone(), |call| Event::Call(call, want), after)
     }
 
     fn connect(shared: &mut Shared, after: &mut After) {

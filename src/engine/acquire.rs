@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::Share;
 use fairlock_proto::requests::acquire::{Acquire, Acquired, Mode};
 use fairlock_proto::requests::give::{Gave, Give};
@@ -14,7 +15,6 @@ use tokio::time::sleep_until;
 
 use super::Engine;
 use super::cleanup;
-use super::detached::Detached;
 use super::error::{LockError, Loss};
 use super::hold::{Entry, Hold, NewHold};
 use super::lease::{self, Queued};
@@ -48,7 +48,7 @@ pub struct AcquireRequest<'a> {
     /// `try_lock` only: the token to propose, or 0 for none (Q3).
     pub proposed: u64,
     /// The handle whose hold it takes, instead of asking for the lock. With a limit.
-    pub attach: Option<&'a Detached>,
+    pub attach: Option<&'a Handle>,
     /// Called in a scope, so that it may be re-entered.
     pub scoped: bool,
     /// How much of the name it wants.
@@ -338,7 +338,7 @@ enum Tried {
     /// The same request will get further.
     AtOnce,
     /// The same after a pause. Our estimate of the server's clock was off, and this answer has corrected it; or see
-    /// [`Detached::is_undecided`].
+    /// [`Handle::is_undecided`].
     Late,
 }
 
@@ -449,12 +449,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// Takes what a handle holds.
-    async fn attach(&mut self, admitted: Arc<InFlight>, detached: &Detached) -> Result<Tried, RequestError> {
+    async fn attach(&mut self, admitted: Arc<InFlight>, detached: &Handle) -> Result<Tried, RequestError> {
         let AcquireRequest { engine, entry, lease, terms, .. } = self.request;
         let (seq, token) = (self.waiter.seq, detached.token);
         let mut give = Give {
             keys: entry.keys.clone(),
-            from: detached.owner.as_str().into(),
+            from: detached.owner.clone(),
             seq,
             token,
             to: entry.owner_id.clone(),

@@ -1,20 +1,21 @@
 //! Holds that outlive a guard: extending them, giving them to a handle, and what is done by a handle.
 //!
-//! R16: what is detached belongs to an owner that is made for the handle and is no client's. So neither polls nor leaves of the
-//! client that had it touch it, and a late renewal finds nothing. `attach` gives it to an owner of a client, under the same token.
+//! R16: see the handle of `proto`.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::handle::{Handle, SEQ};
 use fairlock_proto::keys::Keys;
 use fairlock_proto::requests::give::{Gave, Give};
-use fairlock_proto::requests::release::{Release, Released};
+use fairlock_proto::requests::release::Released;
 use fairlock_proto::requests::renew::{Only, Renew, Renewed};
+use fairlock_proto::time::ServerTime;
 
 use super::cleanup::{self, LeaveRequest};
 use super::context::Context;
-use super::detached::{DetachRefusal, Detached, ExtendError};
+use super::detached::{DetachRefusal, ExtendError};
 use super::error::Loss;
 use super::guard::EngineGuard;
 use super::hold::{End, Hold, Question};
@@ -27,16 +28,24 @@ use crate::store::clock::now;
 use crate::store::error::{Cause, Fault, RequestError};
 use crate::store::runner::Answer;
 
-/// The only seq of the owner of a handle: nothing but its release ends what it has.
-const SEQ: u64 = 1;
-
 /// How a detach ended.
-pub enum DetachOutcome {
-    Detached(Detached),
+pub enum DetachOutcome<G> {
+    Detached(Handle),
     /// The guard is as before.
-    Refused(EngineGuard, DetachRefusal),
+    Refused(G, DetachRefusal),
     /// The handle has the hold, or it is free.
-    Unanswered(Detached, Cause),
+    Unanswered(Handle, Cause),
+}
+
+impl<G> DetachOutcome<G> {
+    /// The same with another kind of guard.
+    pub fn of<T>(self, guard: impl FnOnce(G) -> T) -> DetachOutcome<T> {
+        match self {
+            Self::Detached(handle) => DetachOutcome::Detached(handle),
+            Self::Refused(refused, why) => DetachOutcome::Refused(guard(refused), why),
+            Self::Unanswered(handle, cause) => DetachOutcome::Unanswered(handle, cause),
+        }
+    }
 }
 
 /// A detach under way. Dropped, it gives back what it may have detached.
@@ -44,13 +53,13 @@ struct Detaching {
     /// Gone when the guard has ended.
     guard: Option<EngineGuard>,
     hold: Arc<Hold>,
-    handle: Detached,
+    handle: Handle,
     /// A request may have been served.
     was_sent: bool,
 }
 
 /// Gives what a guard holds to a handle.
-pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
+pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome<EngineGuard> {
     let (hold, context) = (guard.hold.clone(), guard.hold.context().clone());
     if let Err(error) = context.options().check_lease("the lease of detach", lease) {
         return DetachOutcome::Refused(guard, DetachRefusal::Lease(error));
@@ -59,15 +68,15 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
     if let Err(reason) = hold.wait_to_detach() {
         return DetachOutcome::Refused(guard, reason);
     }
-    let handle = Detached {
+    let handle = Handle {
         kind: hold.entry.keys.kind,
         name: hold.entry.keys.name.clone(),
         // It is made in the owner's turn.
-        owner: String::new(),
+        owner: "".into(),
         token: hold.token,
         // Whole milliseconds, as the server gets it: the text of the handle has no more either.
         lease: lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000))),
-        copies_until: 0,
+        copies_until: ServerTime::default(),
     };
     let mut detaching = Detaching { guard: Some(guard), hold: hold.clone(), handle, was_sent: false };
     let (_turn, limit) = match take_turn(&hold).await {
@@ -79,7 +88,7 @@ pub async fn detach(guard: EngineGuard, lease: Duration) -> DetachOutcome {
         return detaching.refused(reason);
     }
     let seq = context.next_seq();
-    detaching.handle.owner = format!("{}-{seq}:0", context.runner.client.id);
+    detaching.handle.owner = format!("{}-{seq}:0", context.runner.client.id).into();
     detaching.run(seq, limit).await
 }
 
@@ -107,7 +116,7 @@ async fn ask<T>(hold: &Hold, request: impl Future<Output = Result<T, RequestErro
 }
 
 impl Detaching {
-    async fn run(mut self, seq: u64, limit: Instant) -> DetachOutcome {
+    async fn run(mut self, seq: u64, limit: Instant) -> DetachOutcome<EngineGuard> {
         let context = self.hold.context().clone();
         let (mut backoff, mut copies_until) = (context.backoff(), 0);
         loop {
@@ -120,7 +129,7 @@ impl Detaching {
                 from: hold.entry.owner_id.clone(),
                 seq,
                 token: hold.token,
-                to: handle.owner.as_str().into(),
+                to: handle.owner.clone(),
                 attempt: SEQ,
                 lease: handle.lease,
                 terms: hold.terms.clone(),
@@ -167,12 +176,12 @@ impl Detaching {
         }
     }
 
-    fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome {
+    fn failed(mut self, error: RequestError, copies_until: i64) -> DetachOutcome<EngineGuard> {
         if !self.was_sent || self.loss().is_some() {
             return self.refused(DetachRefusal::Request(error));
         }
         let hold = self.hold.clone();
-        self.handle.copies_until = copies_until;
+        self.handle.copies_until = ServerTime(copies_until);
         let handle = self.handle.clone();
         let (leave, _) = self.end();
         // If no copy is served any more, the owner's hold would not be renewed.
@@ -180,7 +189,7 @@ impl Detaching {
         DetachOutcome::Unanswered(handle, error.into_cause())
     }
 
-    fn detached(mut self) -> DetachOutcome {
+    fn detached(mut self) -> DetachOutcome<EngineGuard> {
         let hold = self.hold.clone();
         let handle = self.handle.clone();
         let (leave, copies) = self.end();
@@ -198,7 +207,7 @@ impl Detaching {
         self.hold.detached()
     }
 
-    fn refused(mut self, mut reason: DetachRefusal) -> DetachOutcome {
+    fn refused(mut self, mut reason: DetachRefusal) -> DetachOutcome<EngineGuard> {
         self.hold.keep_after_all();
         // P8: the hold may have been lost during the tries, or its lease is over by now.
         if let Some(End::Lost(loss)) = self.hold.expire_if_due() {
@@ -295,9 +304,9 @@ async fn may_try_again(error: &RequestError, backoff: &mut Backoff, limit: Insta
 }
 
 /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
-pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration) -> Result<bool, RequestError> {
+pub async fn extend_handle(lock: &EngineLock, handle: &Handle, lease: Duration) -> Result<bool, RequestError> {
     let (context, keys) = (lock.context(), lock.keys()?);
-    let (keys, owner, token) = (keys.clone(), handle.owner.as_str().into(), handle.token);
+    let (keys, owner, token) = (keys.clone(), handle.owner.clone(), handle.token);
     let renew = Renew { keys, owner, token, lease, only: Only::Longer, remember: true };
     let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
@@ -316,7 +325,7 @@ pub async fn extend_handle(lock: &EngineLock, handle: &Detached, lease: Duration
 }
 
 /// Gives back what a handle holds. `false`: it held nothing.
-pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool, RequestError> {
+pub async fn release_handle(lock: &EngineLock, handle: &Handle) -> Result<bool, RequestError> {
     let (context, keys) = (lock.context(), lock.keys()?);
     let (limit, mut backoff, mut may_have_run) = (context.runner.limit(), context.backoff(), false);
     loop {
@@ -336,21 +345,10 @@ pub async fn release_handle(lock: &EngineLock, handle: &Detached) -> Result<bool
 async fn release_once(
     context: &Arc<Context>,
     keys: &Arc<Keys>,
-    handle: &Detached,
+    handle: &Handle,
     by: Instant,
 ) -> Result<bool, RequestError> {
-    let release = Release {
-        keys: keys.clone(),
-        owner: handle.owner.as_str().into(),
-        token: handle.token,
-        holds: 0,
-        seq: SEQ,
-        attempt: SEQ,
-        copies_until: handle.copies_until,
-        terms: "".into(),
-        weight: 1,
-        is_handle: true,
-    };
+    let release = handle.release(keys.clone());
     let answer = context.runner.release(&release, by).await?;
     let (freed, more) = match answer.body {
         Released::Freed { more, .. } => (true, more),

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use futures::FutureExt;
 use futures::future::Either;
@@ -14,7 +15,6 @@ use tokio::time::sleep_until;
 use super::Engine;
 use super::acquire::{AcquireRequest, acquire};
 use super::context::Context;
-use super::detached::Detached;
 use super::error::LockError;
 use super::guard::EngineGuard;
 use super::hold::{Entry, Hold};
@@ -177,7 +177,7 @@ impl EngineLock {
     }
 
     /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
-    pub async fn attach(&self, caller: Caller, detached: &Detached) -> Result<Option<EngineGuard>, LockError> {
+    pub async fn attach(&self, caller: Caller, detached: &Handle) -> Result<Option<EngineGuard>, LockError> {
         let request = AcquireRequest { attach: Some(detached), ..self.request(caller, false, 0)? };
         ask(request, None).await
     }

@@ -1,12 +1,16 @@
 //! The stage of an attempt that asks for the lock, until there is an answer.
 
+use std::time::Duration;
+
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
 use crate::effect::{Note, Outcome, Request, Way};
-use crate::error::{CallError, RequestError, other_reply};
+use crate::error::{CallError, Fault, RequestError, other_reply};
 use crate::event::{Answer, Manner, Reply};
+use crate::handle::Handle;
 use crate::queue::{Belief, NewWaiter};
 use crate::requests::acquire::{Acquire, Acquired, Mode};
+use crate::requests::give::{Gave, Give};
 use crate::sending::{Answered, Sending};
 use crate::stages::attempt::{Attempt, Call, LastAnswer, Remains};
 use crate::stages::confirming::Confirming;
@@ -37,15 +41,16 @@ impl Asking {
     /// The same request each time (R1).
     pub fn ask(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Request {
         let Call { terms, lease, manner, .. } = &self.attempt.call;
-        let mode = match manner {
-            Manner::Waits { .. } => Mode::Queue,
-            Manner::Tries { proposed: None, .. } => Mode::Try,
-            Manner::Tries { proposed: Some(token), .. } => Mode::Propose(*token),
-        };
         // An answer proves nothing about a message from before its request (R7). If this attempt has the lock, it says so.
         self.early = None;
         self.sending = Sending::UnderWay(number);
         self.not_after = desk.not_after(who.slot);
+        let mode = match manner {
+            Manner::Waits { .. } => Mode::Queue,
+            Manner::Tries { proposed: None, .. } => Mode::Try,
+            Manner::Tries { proposed: Some(token), .. } => Mode::Propose(*token),
+            Manner::Attaches { handle, .. } => return self.attach(handle, who),
+        };
         Request::Acquire(Acquire {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
@@ -55,6 +60,22 @@ impl Asking {
             terms: terms.clone(),
             not_after: self.not_after.0,
         })
+    }
+
+    /// It asks for what a handle holds (R16).
+    fn attach(&self, handle: &Handle, who: &Who) -> Request {
+        let Attempt { call, seq, .. } = &self.attempt;
+        Request::Give(Box::new(Give {
+            keys: who.keys.clone(),
+            from: handle.owner.clone(),
+            seq: seq.0,
+            token: handle.token,
+            to: who.owner_id.clone(),
+            attempt: seq.0,
+            lease: call.lease.length(),
+            terms: call.terms.clone(),
+            not_after: self.not_after.0,
+        }))
     }
 
     /// A request that is under way may be served until its `not_after`, whatever the server's clock shows later (R3).
@@ -73,6 +94,10 @@ impl Asking {
                 let acquired = *acquired;
                 self.answered(acquired, &answered, who, desk)
             }
+            Ok(Reply { answer: Answer::Gave(gave), server_micros }) => {
+                let (gave, server_ms) = (*gave, server_micros.unwrap_or_default() / 1000);
+                self.attached(gave, server_ms, &answered, who, desk)
+            }
             _ => self.unanswered(answered.reply.err(), who, desk),
         }
     }
@@ -85,15 +110,7 @@ impl Asking {
             Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => LastAnswer::Nothing,
         };
         match acquired {
-            Acquired::Held { token, lease_left, .. } => {
-                self.attempt.remains = Remains::Something;
-                // It was on its way for longer than the hold lasts yet, which might be lost before its first renewal.
-                if lease_left < 2 * desk.now.since(answered.sent) {
-                    Stage::Confirming(Confirming::new(self.attempt, token, None, desk))
-                } else {
-                    self.attempt.hold_answered(token, answered, lease_left, who, desk)
-                }
-            }
+            Acquired::Held { token, lease_left, .. } => self.held(token, lease_left, answered, who, desk),
             Acquired::Queued { .. } => self.queued(&acquired, answered, who, desk),
             Acquired::Busy { more: false } => {
                 // Nothing of the attempt is left, unless a copy comes.
@@ -108,6 +125,31 @@ impl Asking {
             Acquired::Late => self.pause(desk),
             Acquired::TooHeavy { limit } => self.attempt.fail(CallError::TooHeavy { limit }, who, desk),
             Acquired::Lost | Acquired::Over => self.attempt.anew_later(who, desk),
+        }
+    }
+
+    fn held(mut self, token: u64, left: Duration, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        self.attempt.remains = Remains::Something;
+        // It was on its way for longer than the hold lasts yet, which might be lost before its first renewal.
+        if left < 2 * desk.now.since(answered.sent) {
+            Stage::Confirming(Confirming::new(self.attempt, token, None, desk))
+        } else {
+            self.attempt.hold_answered(token, answered, left, who, desk)
+        }
+    }
+
+    fn attached(mut self, gave: Gave, server_ms: i64, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let Manner::Attaches { handle, .. } = &self.attempt.call.manner else { return Stage::Asking(self) };
+        let (token, is_undecided) = (handle.token, handle.is_undecided(server_ms));
+        match gave {
+            Gave::Given { lease_left, weight } => {
+                // What is given keeps its weight. A lock has none.
+                self.attempt.call.weight = self.attempt.call.weight.max(weight);
+                self.held(token, lease_left, answered, who, desk)
+            }
+            Gave::Late => self.pause(desk),
+            Gave::Lost if is_undecided => self.pause(desk),
+            Gave::Lost => self.attempt.fail(CallError::Lost, who, desk),
         }
     }
 
@@ -192,6 +234,10 @@ impl Asking {
     /// It asks no longer.
     pub fn withdraw(mut self) -> Attempt {
         self.count_copies();
+        // What the server has refused before says nothing about this request.
+        if let (Sending::UnderWay(_), LastAnswer::Nothing) = (self.sending, &self.attempt.last) {
+            self.attempt.last = LastAnswer::Failed(Fault::NoAnswerYet.into());
+        }
         self.attempt
     }
 }

@@ -109,7 +109,7 @@ impl Attempt {
     pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let last = self.last.clone();
         self.leave(who, desk);
-        let outcome = out_of_time(last, self.call.manner, who, desk);
+        let outcome = out_of_time(last, &self.call.manner, who, desk);
         desk.tell(self.call.id, outcome);
         Stage::Idle
     }
@@ -153,7 +153,8 @@ impl Attempt {
         let Call { lease, task, scope, .. } = self.call;
         let holder = Holder { terms: self.call.terms.clone(), task, scope, began: desk.now };
         let Begun { token, deadline, proof } = begun;
-        let hold = Hold { token, attempt: self.seq, lease, deadline, copies_until: self.copies_until, holder };
+        let longest = lease.length();
+        let hold = Hold { token, attempt: self.seq, lease, deadline, longest, copies_until: self.copies_until, holder };
         let held = Held::begin(hold, proof, &self.call, self.way, desk);
         // Ended by force, and the message overtook the answer.
         if who.revoked >= token { held.lose(Loss::Forced, who, desk) } else { Stage::Held(held) }
@@ -173,7 +174,7 @@ impl LastAnswer {
 }
 
 /// The outcome of a call that is out of time: others have the lock, or the server did not answer.
-pub fn out_of_time(last: LastAnswer, manner: Manner, who: &Who, desk: &mut Desk<'_>) -> Outcome {
+pub fn out_of_time(last: LastAnswer, manner: &Manner, who: &Who, desk: &mut Desk<'_>) -> Outcome {
     if let Some(cause) = desk.why_unserved(who.slot) {
         return Outcome::Failed(CallError::Unreachable(cause));
     }

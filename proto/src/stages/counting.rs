@@ -12,6 +12,7 @@ use crate::requests::acquire::{Acquire, Mode};
 use crate::sending::Sending;
 use crate::stages::attempt::Call;
 use crate::stages::entry::Who;
+use crate::stages::extending::Extending;
 use crate::stages::guards::Count;
 use crate::stages::hold::Hold;
 use crate::time::Instant;
@@ -23,6 +24,8 @@ pub enum Counting {
     Entering(Box<Entering>),
     /// A smaller number, or a smaller weight, is to be set.
     Setting(Setting),
+    /// A new lease is asked for. It comes between no request about the number and its answer, which would find a later one served.
+    Extending(Box<Extending>),
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -74,6 +77,7 @@ impl Counting {
             Self::Settled(_) => None,
             Self::Entering(entering) => Some(entering.retry.sending),
             Self::Setting(setting) => Some(setting.retry.sending),
+            Self::Extending(extending) => Some(extending.retry.sending),
         }
     }
 
@@ -82,6 +86,8 @@ impl Counting {
             Self::Settled(_) => None,
             Self::Entering(entering) => entering.retry.sending.wants(Lane::Acquire),
             Self::Setting(setting) => setting.retry.sending.wants(Lane::Release),
+            // Urgent as a renewal is (P8).
+            Self::Extending(extending) => extending.retry.sending.wants(Lane::Urgent),
         }
     }
 
@@ -94,7 +100,21 @@ impl Counting {
             Self::Settled(_) => {}
             Self::Entering(entering) => entering.retry.sending.go_on(now),
             Self::Setting(setting) => setting.retry.sending.go_on(now),
+            Self::Extending(extending) => extending.retry.sending.go_on(now),
         }
+    }
+}
+
+impl Setting {
+    pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who) -> Request {
+        self.retry.sending = Sending::UnderWay(number);
+        hold.release_to(self.to, self.retry.seq, who)
+    }
+}
+
+impl Entering {
+    pub fn new(call: Call, from: Count, desk: &mut Desk<'_>) -> Self {
+        Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
     }
 
     /// `lease`: what a request that is served sets.
@@ -105,24 +125,7 @@ impl Counting {
         lease: Duration,
         who: &Who,
         desk: &mut Desk<'_>,
-    ) -> Option<Request> {
-        match self {
-            Self::Settled(_) => None,
-            Self::Entering(entering) => Some(entering.ask(number, hold, lease, who, desk)),
-            Self::Setting(Setting { to, retry }) => {
-                retry.sending = Sending::UnderWay(number);
-                Some(hold.release_to(*to, retry.seq, who))
-            }
-        }
-    }
-}
-
-impl Entering {
-    pub fn new(call: Call, from: Count, desk: &mut Desk<'_>) -> Self {
-        Self { call: Some(call), from, retry: Retry::new(desk), failure: None }
-    }
-
-    fn ask(&mut self, number: RequestNumber, hold: &Hold, lease: Duration, who: &Who, desk: &mut Desk<'_>) -> Request {
+    ) -> Request {
         self.retry.sending = Sending::UnderWay(number);
         Request::Acquire(Acquire {
             keys: who.keys.clone(),

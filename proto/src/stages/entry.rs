@@ -2,13 +2,12 @@
 //!
 //! A transition takes the stage by value and returns the next one, so no stage keeps anything of another.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::desk::Desk;
 use crate::effect::{Outcome, Request};
-use crate::error::{CallError, Loss, RequestError};
+use crate::error::{CallError, ChangeError, Loss, RequestError};
 use crate::event::{CallId, Want};
 use crate::keys::Keys;
 use crate::node::{Asker, Lane, Place};
@@ -17,16 +16,15 @@ use crate::slab::Id;
 use crate::stages::asking::Asking;
 use crate::stages::attempt::{Attempt, Attention, Call, LastAnswer, out_of_time};
 use crate::stages::confirming::Confirming;
+use crate::stages::detaching::Detaching;
 use crate::stages::held::{Held, Lost};
+use crate::stages::line::{Line, Next};
 use crate::stages::queued::Queued;
 use crate::stages::releasing::Releasing;
 use crate::standing::{Standing, Wish};
 use crate::time::Instant;
 use crate::timers::Timer;
 use crate::trust::Grant;
-
-/// Calls of one owner, which come after the one that has its turn.
-pub type Line = VecDeque<Call>;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Entry {
@@ -59,6 +57,8 @@ pub enum Stage {
     Confirming(Confirming),
     Held(Held),
     Releasing(Releasing),
+    /// Boxed, because it is rare.
+    Detaching(Box<Detaching>),
     /// Its guards have not ended yet.
     Lost(Lost),
 }
@@ -91,7 +91,7 @@ impl Entry {
         // As a rule there is no line, and it needs no room.
         match self.stage {
             Stage::Idle if self.line.is_empty() => self.stage = Asking::begin(call, desk),
-            _ => self.line.push_back(call),
+            _ => self.line.push_back(Next::Guard(call)),
         }
     }
 
@@ -103,7 +103,9 @@ impl Entry {
 
     pub fn disturbed(&mut self, call: CallId) {
         let attempted = self.stage.attempt_mut().map(|attempt| &mut attempt.call);
-        let waiting = attempted.into_iter().chain(&mut self.line).find(|waiting| waiting.id == call);
+        let in_line =
+            self.line.iter_mut().filter_map(|next| if let Next::Guard(call) = next { Some(call) } else { None });
+        let waiting = attempted.into_iter().chain(in_line).find(|waiting| waiting.id == call);
         waiting.into_iter().for_each(|waiting| waiting.attention = Attention::Disturbed);
     }
 
@@ -124,13 +126,14 @@ impl Entry {
     }
 
     pub fn gone(&mut self, call: CallId, desk: &mut Desk<'_>) {
-        self.line.retain(|waiting| waiting.id != call);
+        self.line.retain(|waiting| waiting.id() != call);
         if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
             return attempt.leave(&self.who, desk);
         }
         self.change(|stage, line, who| match stage {
             Stage::Held(held) => held.gone(call, line, who, desk),
             Stage::Releasing(releasing) => releasing.gone(call),
+            Stage::Detaching(detaching) => detaching.gone(call, line, who, desk),
             Stage::Lost(lost) => lost.gone(call),
             other => other,
         });
@@ -138,16 +141,23 @@ impl Entry {
 
     /// The limit of a call has passed.
     pub fn late(&mut self, call: CallId, desk: &mut Desk<'_>) {
-        let waiting = self.line.iter().position(|waiting| waiting.id == call).and_then(|at| self.line.remove(at));
+        let waiting = self.line.iter().position(|waiting| waiting.id() == call).and_then(|at| self.line.remove(at));
         if let Some(waiting) = waiting {
             let last = self.last_answer(desk);
-            return self.tell_late(&waiting, last, desk);
+            return self.late_in_line(&waiting, last, desk);
         }
-        if let Stage::Held(held) = &mut self.stage
-            && let Some((nested, last)) = held.late_entry(call)
-        {
-            return self.tell_late(&nested, last, desk);
+        if let Stage::Held(held) = &mut self.stage {
+            if let Some((nested, last)) = held.late_entry(call) {
+                return self.tell_late(&nested, last, desk);
+            }
+            if held.late_extend(call, &self.who, desk).is_some() {
+                return self.change(|stage, line, _| stage.settled(line, desk));
+            }
         }
+        self.change(|stage, line, who| match stage {
+            Stage::Detaching(detaching) if detaching.is_for(call) => detaching.time_out(line, who, desk),
+            other => other,
+        });
         if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
             attempt.time_out(&self.who, desk);
         }
@@ -159,8 +169,16 @@ impl Entry {
         std::mem::replace(&mut self.stage, Stage::Idle).withdraw(desk)
     }
 
+    fn late_in_line(&self, next: &Next, last: LastAnswer, desk: &mut Desk<'_>) {
+        if let Next::Guard(call) = next {
+            return self.tell_late(call, last, desk);
+        }
+        let cause = if let LastAnswer::Failed(cause) = last { cause } else { desk.why_no_answer(self.who.slot) };
+        next.fail(ChangeError::Request(RequestError::NotSent(cause)), desk);
+    }
+
     fn tell_late(&self, call: &Call, last: LastAnswer, desk: &mut Desk<'_>) {
-        let outcome = out_of_time(last, call.manner, &self.who, desk);
+        let outcome = out_of_time(last, &call.manner, &self.who, desk);
         desk.tell(call.id, outcome);
     }
 
@@ -173,6 +191,7 @@ impl Entry {
             Stage::Confirming(confirming) => confirming.attempt.last.clone(),
             Stage::Releasing(releasing) => failure(releasing.failure()),
             Stage::Held(held) => failure(held.failure()),
+            Stage::Detaching(detaching) => failure(detaching.failure()),
             Stage::Idle | Stage::Lost(_) => LastAnswer::Nothing,
         }
     }
@@ -186,6 +205,7 @@ impl Entry {
             Stage::Confirming(confirming) => Some(confirming.ask(number, who)),
             Stage::Held(held) => held.count(number, who, desk),
             Stage::Releasing(releasing) => Some(releasing.ask(number, who)),
+            Stage::Detaching(detaching) => Some(detaching.ask(number, who, desk)),
             Stage::Idle | Stage::Queued(_) | Stage::Lost(_) => None,
         }
     }
@@ -201,6 +221,7 @@ impl Entry {
             Stage::Confirming(confirming) => confirming.replied(answered, who, desk),
             Stage::Held(held) => held.counted(answered, line, who, desk),
             Stage::Releasing(releasing) => releasing.replied(answered, who, desk),
+            Stage::Detaching(detaching) => detaching.replied(answered, line, who, desk),
             other => other,
         });
     }
@@ -225,7 +246,7 @@ impl Entry {
             (Stage::Confirming(confirming), _) if confirming.attempt.seq == seq => Stage::Confirming(confirming),
             // With any token: a hold that is not the one on the server is found lost by its next check, and leaves. A leave
             // for this one would end a later hold too (R4).
-            (stage @ (Stage::Held(_) | Stage::Releasing(_)), _) => stage,
+            (stage @ (Stage::Held(_) | Stage::Releasing(_) | Stage::Detaching(_)), _) => stage,
             (stage, _) => {
                 recognition = Recognition::Unknown;
                 stage
@@ -257,6 +278,7 @@ impl Entry {
         self.who.revoked = self.who.revoked.max(token);
         self.change(|stage, _, who| match stage {
             Stage::Held(held) if held.hold.token == token => held.lose(Loss::Forced, who, desk),
+            Stage::Detaching(detaching) => detaching.revoked(token, who, desk),
             other => other,
         });
     }
@@ -276,19 +298,21 @@ impl Entry {
             }
             Stage::Held(held) => held.time(line, who, desk),
             Stage::Releasing(releasing) => releasing.time(who, desk),
+            Stage::Detaching(detaching) => detaching.time(line, who, desk),
             other => other,
         });
     }
 
     /// Ends all that the owner has and wants.
     pub fn close(&mut self, why: Closing, desk: &mut Desk<'_>) {
-        for call in std::mem::take(&mut self.line) {
-            desk.tell(call.id, Outcome::Failed(why.error()));
+        for next in std::mem::take(&mut self.line) {
+            next.close(why, desk);
         }
         if let Some(attempt) = self.withdraw(|_| true, desk) {
             attempt.fail(why.error(), &self.who, desk);
         }
-        self.change(|stage, _, who| match (stage, why) {
+        self.change(|stage, line, who| match (stage, why) {
+            (Stage::Detaching(detaching), why) => detaching.close(why, line, who, desk),
             (Stage::Held(held), Closing::ByUser) => held.close(who, desk),
             (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
             (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(desk),
@@ -298,19 +322,26 @@ impl Entry {
 
     /// Lets the next calls have their turn.
     pub fn go_on(&mut self, desk: &mut Desk<'_>) {
-        while let Some(call) = self.next_call(desk) {
-            self.change(|stage, _, who| match stage {
-                Stage::Idle => Asking::begin(call, desk),
-                Stage::Held(held) => held.enter(call, who, desk),
-                other => {
-                    desk.tell(call.id, Outcome::Failed(CallError::Lost));
-                    other
+        while let Some(next) = self.next_call(desk) {
+            self.change(|stage, _, who| match (stage, next) {
+                (Stage::Idle, Next::Guard(call)) => Asking::begin(call, desk),
+                // It has the lock already, and what a handle holds stays the handle's.
+                (stage @ (Stage::Held(_) | Stage::Lost(_)), Next::Guard(call)) if call.manner.attaches() => {
+                    desk.tell(call.id, Outcome::Busy);
+                    stage
+                }
+                (Stage::Held(held), Next::Guard(call)) => held.enter(call, who, desk),
+                (Stage::Held(held), Next::Extend(change)) => held.extend(change, who, desk),
+                (Stage::Held(held), Next::Detach(change)) => held.detach(change, who, desk),
+                (stage, next) => {
+                    next.fail(ChangeError::Lost(stage.loss()), desk);
+                    stage
                 }
             });
         }
     }
 
-    fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Call> {
+    fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Next> {
         let may_go_on = match &self.stage {
             Stage::Idle | Stage::Lost(_) => true,
             Stage::Held(held) => {
@@ -321,18 +352,22 @@ impl Entry {
                 self.refuse_to_wait(desk);
                 false
             }
-            Stage::Asking(_) | Stage::Releasing(_) => false,
+            Stage::Asking(_) | Stage::Releasing(_) | Stage::Detaching(_) => false,
         };
         if may_go_on { self.line.pop_front() } else { None }
     }
 
     /// A call of this owner waits behind others, so the lock is not free for those that do not wait.
     fn refuse_to_wait(&mut self, desk: &mut Desk<'_>) {
-        self.line.retain(|call| {
-            if !call.manner.waits() {
-                desk.tell(call.id, Outcome::Busy);
+        self.line.retain(|next| {
+            let waits = matches!(next, Next::Guard(call) if call.manner.waits());
+            match next {
+                Next::Guard(call) if !waits => desk.tell(call.id, Outcome::Busy),
+                // Its guard has ended.
+                Next::Extend(_) | Next::Detach(_) => next.fail(ChangeError::Lost(Loss::Gone), desk),
+                Next::Guard(_) => {}
             }
-            call.manner.waits()
+            waits
         });
     }
 
@@ -356,6 +391,7 @@ impl Entry {
             Stage::Confirming(confirming) => (None, confirming.sending.wants(Lane::Urgent), None),
             Stage::Held(held) => (Some(held.due()), held.counting.wants(), held.renewal_wants()),
             Stage::Releasing(releasing) => (Some(releasing.due()), releasing.wants(), None),
+            Stage::Detaching(detaching) => (detaching.due(), detaching.wants(), None),
         }
     }
 
@@ -379,12 +415,17 @@ impl Entry {
 }
 
 impl Stage {
+    /// How the hold was lost that a call is about.
+    fn loss(&self) -> Loss {
+        if let Self::Lost(lost) = self { lost.loss } else { Loss::Gone }
+    }
+
     fn attempt_mut(&mut self) -> Option<&mut Attempt> {
         match self {
             Self::Asking(asking) => Some(&mut asking.attempt),
             Self::Queued(queued) => Some(&mut queued.attempt),
             Self::Confirming(confirming) => Some(&mut confirming.attempt),
-            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Lost(_) => None,
+            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Detaching(_) | Self::Lost(_) => None,
         }
     }
 
@@ -393,7 +434,7 @@ impl Stage {
             Self::Asking(asking) => Some(asking.withdraw()),
             Self::Queued(queued) => Some(queued.withdraw(desk)),
             Self::Confirming(confirming) => Some(confirming.withdraw(desk)),
-            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Lost(_) => None,
+            Self::Idle | Self::Held(_) | Self::Releasing(_) | Self::Detaching(_) | Self::Lost(_) => None,
         }
     }
 }

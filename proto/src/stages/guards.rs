@@ -6,6 +6,7 @@ use crate::desk::{Desk, PATIENCE, Punctuality};
 use crate::effect::Outcome;
 use crate::error::{UnlockError, Unlocked};
 use crate::event::CallId;
+use crate::stages::attempt::Call;
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
@@ -54,14 +55,16 @@ impl GuardStage {
 pub struct Guards(Vec<Guard>);
 
 impl Guards {
-    pub fn one(call: CallId, weight: u32, now: Instant) -> Self {
+    pub fn one(call: &Call, now: Instant) -> Self {
         let mut guards = Self(Vec::with_capacity(1));
-        guards.offer(call, weight, now);
+        guards.offer(call, now);
         guards
     }
 
-    pub fn offer(&mut self, call: CallId, weight: u32, now: Instant) {
-        self.0.push(Guard { call, weight, stage: GuardStage::Offered(now + PATIENCE) });
+    pub fn offer(&mut self, call: &Call, now: Instant) {
+        // Nobody waits for what a handle holds, and the handle is spent: it is kept for as long as its holder wants it.
+        let patience = if call.manner.attaches() { call.lease.length() } else { PATIENCE };
+        self.0.push(Guard { call: call.id, weight: call.weight, stage: GuardStage::Offered(now + patience) });
     }
 
     /// It has so much from now on, if it had more. The call waits until the server knows that.

@@ -3,7 +3,7 @@
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
 use crate::effect::{Effect, Note, Outcome, Request, Way};
-use crate::error::{CallError, Cause, Ended, Loss, RequestError, UnlockError, Unlocked};
+use crate::error::{CallError, Cause, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
 use crate::event::{Answer, CallId, Reply};
 use crate::node::Lane;
 use crate::requests::acquire::Acquired;
@@ -12,9 +12,12 @@ use crate::requests::renew::Renewed;
 use crate::sending::Answered;
 use crate::stages::attempt::{Call, LastAnswer};
 use crate::stages::counting::{Counting, Entering, Retry, Setting};
-use crate::stages::entry::{Line, Stage, Who};
+use crate::stages::detaching::Detaching;
+use crate::stages::entry::{Stage, Who};
+use crate::stages::extending::Extending;
 use crate::stages::guards::{Count, Guards};
 use crate::stages::hold::{Hold, Proof};
+use crate::stages::line::{Change, Line, Next};
 use crate::stages::releasing::Releasing;
 use crate::stages::renewal::{Renewal, held_until};
 use crate::time::Instant;
@@ -38,7 +41,7 @@ enum Warning {
 /// The hold is lost, and guards are still there.
 #[derive(Debug, Clone, Hash)]
 pub struct Lost {
-    loss: Loss,
+    pub loss: Loss,
     pub guards: Guards,
 }
 
@@ -46,7 +49,7 @@ impl Held {
     /// With its first guard, which is offered to its caller.
     pub fn begin(hold: Hold, proof: Proof, call: &Call, way: Way, desk: &mut Desk<'_>) -> Self {
         let renewal = Renewal::begin(&hold, proof, desk.now);
-        let guards = Guards::one(call.id, call.weight, desk.now);
+        let guards = Guards::one(call, desk.now);
         let counting = Counting::Settled(guards.count());
         let held = Self { guards, counting, renewal, warning: Warning::NotGiven, hold };
         held.grant(call, way, desk);
@@ -88,8 +91,13 @@ impl Held {
     }
 
     pub fn gone(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if let Counting::Entering(entering) = &mut self.counting {
-            entering.call.take_if(|entering| entering.id == call);
+        match &mut self.counting {
+            Counting::Entering(entering) => drop(entering.call.take_if(|entering| entering.id == call)),
+            // Its answer is nobody's: a longer lease than is relied on does no harm.
+            Counting::Extending(extending) if extending.change.id == call => {
+                self.counting = Counting::Settled(extending.count);
+            }
+            _ => {}
         }
         if self.hold.is_over(desk.now) {
             return self.expire(who, desk).gone(call);
@@ -119,7 +127,7 @@ impl Held {
     fn settle(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
         let live = self.guards.count();
         if live == Count::NONE {
-            self.stop_entering(line);
+            self.stop_counting(line, desk);
             return Releasing::begin(self.hold, self.guards, desk);
         }
         if let Counting::Settled(counted) = self.counting {
@@ -145,7 +153,8 @@ impl Held {
     /// Calls that want more than is held would wait for what their own owner holds, and overtake the writers that wait.
     pub fn refuse_upgrades(&self, line: &mut Line, desk: &mut Desk<'_>) {
         let held = self.guards.count().weight;
-        line.retain(|call| {
+        line.retain(|next| {
+            let Next::Guard(call) = next else { return true };
             if call.weight > held {
                 desk.tell(call.id, Outcome::Failed(CallError::WouldDeadlock));
             }
@@ -163,7 +172,41 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// The answer to a request about the number of holds.
+    /// A new lease is asked for.
+    pub fn extend(mut self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) {
+            Next::Extend(change).fail(ChangeError::Lost(Loss::Expired), desk);
+            return self.expire(who, desk);
+        }
+        self.counting = Counting::Extending(Box::new(Extending::new(change, self.guards.count(), desk)));
+        Stage::Held(self)
+    }
+
+    /// It is given to a handle, unless other guards share it.
+    pub fn detach(self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) {
+            Next::Detach(change).fail(ChangeError::Lost(Loss::Expired), desk);
+            return self.expire(who, desk);
+        }
+        let Count { holds, .. } = self.guards.count();
+        if holds > 1 {
+            Next::Detach(change).fail(ChangeError::Nested(holds), desk);
+            return Stage::Held(self);
+        }
+        Detaching::begin(self, change, who, desk)
+    }
+
+    /// The detach was refused. A check or a renewal that came due meanwhile is made up for.
+    pub fn keep_after_all(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        if self.hold.is_over(desk.now) {
+            return self.expire(who, desk);
+        }
+        self.renewal.unanswered();
+        self.check(who, desk);
+        self.settle(line, desk)
+    }
+
+    /// The answer to a request about the number of holds, or for a new lease.
     pub fn counted(mut self, answered: Answered, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
         if !self.counting.awaits(answered.number) {
             return Stage::Held(self);
@@ -171,6 +214,7 @@ impl Held {
         match std::mem::replace(&mut self.counting, Counting::Settled(Count::NONE)) {
             Counting::Entering(entering) => self.entered(entering, answered, line, who, desk),
             Counting::Setting(setting) => self.was_set(setting, answered, line, who, desk),
+            Counting::Extending(extending) => self.extended(extending, answered, line, who, desk),
             Counting::Settled(_) => Stage::Held(self),
         }
     }
@@ -188,7 +232,7 @@ impl Held {
                 self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
                 self.counting = Counting::Settled(Count { holds, ..entering.from });
                 if let Some(call) = entering.call {
-                    self.guards.offer(call.id, call.weight, desk.now);
+                    self.guards.offer(&call, desk.now);
                     self.grant(&call, Way::AtOnce, desk);
                 }
                 self.show_deadline(desk);
@@ -243,7 +287,7 @@ impl Held {
         if let RequestError::Refused(refusal) = error
             && refusal.needs_a_person()
         {
-            let until = desk.forgotten_at(self.hold.lease.length());
+            let until = desk.forgotten_at(self.hold.longest);
             self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
         }
         let live = self.guards.count();
@@ -256,6 +300,49 @@ impl Held {
         Stage::Held(self)
     }
 
+    fn extended(
+        mut self,
+        mut extending: Box<Extending>,
+        answered: Answered,
+        line: &mut Line,
+        who: &Who,
+        desk: &mut Desk<'_>,
+    ) -> Stage {
+        let error = match answered.reply {
+            Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) => {
+                let (sent, epoch) = (answered.sent, answered.epoch);
+                self.renewal.extended(sent, epoch, lease_left.min(extending.asked), &mut self.hold, desk);
+                extending.tell(Ok(()), desk);
+                self.counting = Counting::Settled(extending.count);
+                self.show_deadline(desk);
+                return self.settle(line, desk);
+            }
+            Ok(_) => {
+                self.counting = Counting::Extending(extending);
+                return self.lose(Loss::Gone, who, desk);
+            }
+            Err(error) => error,
+        };
+        if let Err(error) = extending.failed(error, desk) {
+            extending.tell(Err(ChangeError::Request(error)), desk);
+            self.counting = Counting::Settled(extending.count);
+            return self.settle(line, desk);
+        }
+        self.counting = Counting::Extending(extending);
+        Stage::Held(self)
+    }
+
+    /// The time of a call for a new lease is over. `None`: it is another call's.
+    pub fn late_extend(&mut self, call: CallId, who: &Who, desk: &mut Desk<'_>) -> Option<()> {
+        let Counting::Extending(extending) = &self.counting else { return None };
+        if extending.change.id != call {
+            return None;
+        }
+        extending.time_out(who, desk);
+        self.counting = Counting::Settled(extending.count);
+        Some(())
+    }
+
     /// Its server may not know it. A request about the lease that is under way asks that too.
     pub fn check(&mut self, who: &Who, desk: &Desk<'_>) {
         if self.renewal.is_unchecked(desk.serving(who.slot).epoch) {
@@ -263,15 +350,31 @@ impl Held {
         }
     }
 
-    /// The request about the number of holds that is due.
+    /// The request that is due, beside a renewal.
     pub fn count(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
-        let lease = self.renewal.lease(&self.hold, who, desk);
-        self.counting.ask(number, &self.hold, lease, who, desk)
+        let Self { hold, counting, renewal, .. } = self;
+        match counting {
+            Counting::Settled(_) => None,
+            Counting::Entering(entering) => {
+                let lease = renewal.lease(hold, who, desk);
+                Some(entering.ask(number, hold, lease, who, desk))
+            }
+            Counting::Setting(setting) => Some(setting.ask(number, hold, who)),
+            Counting::Extending(extending) => {
+                let lease = renewal.lease_to_extend(extending.change.lease, hold, desk);
+                hold.longest = hold.longest.max(lease);
+                Some(extending.ask(number, lease, renewal.remember(desk), hold, who))
+            }
+        }
     }
 
-    /// Why the last request about the number of holds had no answer.
+    /// Why the last of these had no answer.
     pub fn failure(&self) -> Option<Cause> {
-        if let Counting::Entering(entering) = &self.counting { entering.failure.clone() } else { None }
+        match &self.counting {
+            Counting::Entering(entering) => entering.failure.clone(),
+            Counting::Extending(extending) => extending.failure.clone().map(RequestError::into_cause),
+            Counting::Settled(_) | Counting::Setting(_) => None,
+        }
     }
 
     pub fn renew(&mut self, number: RequestNumber, who: &Who, desk: &Desk<'_>) -> Option<Request> {
@@ -313,7 +416,7 @@ impl Held {
         self.renewal.sending.go_on(desk.now);
         self.counting.go_on(desk.now);
         self.guards.pass_over(desk);
-        let until = desk.forgotten_at(self.hold.lease.length());
+        let until = desk.forgotten_at(self.hold.longest);
         let cause = desk.why_no_answer(who.slot);
         self.guards.tell_late(|| UnlockError::Unknown { until, cause: cause.clone() }, desk);
         self.settle(line, desk)
@@ -341,32 +444,43 @@ impl Held {
     }
 
     /// A nested call whose outer guards have all ended begins anew.
-    fn stop_entering(&mut self, line: &mut Line) {
-        if let Counting::Entering(entering) = &mut self.counting {
-            entering.call.take().into_iter().for_each(|call| line.push_front(call));
+    fn stop_counting(&mut self, line: &mut Line, desk: &mut Desk<'_>) {
+        match &mut self.counting {
+            Counting::Entering(entering) => {
+                entering.call.take().into_iter().for_each(|call| line.push_front(Next::Guard(call)));
+            }
+            Counting::Extending(extending) => extending.tell(Err(ChangeError::Lost(Loss::Gone)), desk),
+            Counting::Settled(_) | Counting::Setting(_) => {}
         }
     }
 
     /// What is held is good until its deadline.
     pub fn runtime_gone(mut self, desk: &mut Desk<'_>) -> Stage {
-        if let Counting::Entering(entering) = &mut self.counting
-            && let Some(call) = entering.call.take()
-        {
-            desk.tell(call.id, Outcome::Failed(CallError::RuntimeGone));
-        }
-        let until = desk.forgotten_at(self.hold.lease.length());
+        self.end_call(&ChangeError::Request(RequestError::RuntimeGone), desk);
+        let until = desk.forgotten_at(self.hold.longest);
         self.guards.tell_ending(&Err(UnlockError::RuntimeGone { until }), desk);
         Stage::Held(self)
+    }
+
+    /// Tells the call that has its turn beside the guards.
+    fn end_call(&mut self, error: &ChangeError, desk: &mut Desk<'_>) {
+        match &mut self.counting {
+            Counting::Entering(entering) => {
+                let call = entering.call.take();
+                call.into_iter().for_each(|call| desk.tell(call.id, Outcome::Failed(error.of_call())));
+            }
+            Counting::Extending(extending) => {
+                extending.tell(Err(error.clone()), desk);
+                self.counting = Counting::Settled(extending.count);
+            }
+            Counting::Settled(_) | Counting::Setting(_) => {}
+        }
     }
 
     /// The holders are notified, once, and the server forgets it, so that no late copy of its acquire brings it back (R11).
     pub fn lose(mut self, loss: Loss, who: &Who, desk: &mut Desk<'_>) -> Stage {
         // Not anew: its outer section would not know of the loss.
-        if let Counting::Entering(entering) = self.counting
-            && let Some(call) = entering.call
-        {
-            desk.tell(call.id, Outcome::Failed(CallError::Lost));
-        }
+        self.end_call(&ChangeError::Lost(loss), desk);
         self.hold.leave(who, desk);
         desk.effects.extend(self.guards.live().map(|call| Effect::Lost(call, loss)));
         self.hold.ended(Ended::Lost(loss), desk);
@@ -408,6 +522,11 @@ impl Lost {
 }
 
 impl Stage {
+    /// The server counts again what the guards are.
+    pub fn settled(self, line: &mut Line, desk: &mut Desk<'_>) -> Self {
+        if let Self::Held(held) = self { held.settle(line, desk) } else { self }
+    }
+
     /// The unlock of a guard whose hold has just been lost.
     fn unlocked(self, call: CallId, desk: &mut Desk<'_>) -> Self {
         if let Self::Lost(lost) = self { lost.unlock(call, desk) } else { self }

@@ -24,6 +24,8 @@ pub struct Hold {
     pub lease: Lease,
     /// On the local clock, less the drift (R5). It never moves back.
     pub deadline: Instant,
+    /// The longest lease that a request has asked for.
+    pub longest: Duration,
     /// The latest time at which a copy of the acquire may be served: the end of the hold sets a tombstone until then (R3).
     pub copies_until: ServerTime,
     pub holder: Holder,
@@ -73,7 +75,7 @@ impl Hold {
             seq,
             place: place(&who.owner_id, self.attempt.0, &self.holder.terms),
             copies_until: self.copies_until.max(not_after),
-            lease: self.lease.length(),
+            lease: self.longest,
         };
         desk.leave(who.keys.clone(), who.slot, leaving);
     }

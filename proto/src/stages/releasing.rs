@@ -28,7 +28,7 @@ pub struct Releasing {
 
 /// What the requests before this one may have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Copies {
+pub enum Copies {
     None,
     /// One of them may have freed the lock.
     Some,
@@ -36,7 +36,7 @@ enum Copies {
 
 impl Releasing {
     pub fn begin(hold: Hold, guards: Guards, desk: &mut Desk<'_>) -> Stage {
-        let (retry, until) = (Retry::new(desk), desk.forgotten_at(hold.lease.length()));
+        let (retry, until) = (Retry::new(desk), desk.forgotten_at(hold.longest));
         Stage::Releasing(Self { hold, guards, retry, copies: Copies::None, until, failure: None })
     }
 

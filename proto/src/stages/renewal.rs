@@ -61,12 +61,27 @@ impl Renewal {
     pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<Request> {
         let (lease, only) = self.question(hold, who, desk)?;
         self.sending = Sending::UnderWay(number);
+        let remember = self.remember(desk);
+        let (keys, owner, token) = (who.keys.clone(), who.owner_id.clone(), hold.token);
+        Some(Request::Renew(Renew { keys, owner, token, lease, only, remember }))
+    }
+
+    /// Whether the request that is about to be sent keeps the memory of the token.
+    pub fn remember(&mut self, desk: &Desk<'_>) -> bool {
         let remember = self.remembered + desk.settings().token_ttl / 4 <= desk.now;
         if remember {
             self.remembered = desk.now;
         }
-        let (keys, owner, token) = (who.keys.clone(), who.owner_id.clone(), hold.token);
-        Some(Request::Renew(Renew { keys, owner, token, lease, only, remember }))
+        remember
+    }
+
+    /// The lease that an extend asks for. Never shorter than what the holder has asked for: the next renewal comes only then,
+    /// and the first one, which would set that lease, goes with an extend. But a hold that is renewed ends with `max_hold` all
+    /// the same.
+    pub fn lease_to_extend(&self, wanted: Duration, hold: &Hold, desk: &Desk<'_>) -> Duration {
+        let is_set = matches!(self.set, LeaseSet::Wanted(_));
+        let own = if hold.lease.is_renewed() || !is_set { hold.lease.length() } else { wanted };
+        wanted.max(own.min(held_for(hold, desk)))
     }
 
     /// The lease that a nested call asks for: that of a renewal, since its answer counts as one. Where that has nothing to ask it
@@ -96,9 +111,20 @@ impl Renewal {
     pub fn answered(&mut self, sent: Instant, epoch: Epoch, left: Duration, hold: &mut Hold, desk: &Desk<'_>) {
         // A fixed lease is not extended, not even by what the answers to nested calls round up.
         if hold.lease.is_renewed() || self.set == LeaseSet::OfGrant {
-            let told = lease::deadline_by_answer(sent, left, hold.lease.length());
-            hold.deadline = hold.deadline.max(told.min(held_until(hold, desk).unwrap_or(told)));
+            self.extended(sent, epoch, left.min(hold.lease.length()), hold, desk);
+        } else {
+            self.was_checked(sent, epoch, hold);
         }
+    }
+
+    /// The same for a lease that was asked for beside the renewals.
+    pub fn extended(&mut self, sent: Instant, epoch: Epoch, left: Duration, hold: &mut Hold, desk: &Desk<'_>) {
+        let told = lease::deadline(sent, left);
+        hold.deadline = hold.deadline.max(told.min(held_until(hold, desk).unwrap_or(told)));
+        self.was_checked(sent, epoch, hold);
+    }
+
+    fn was_checked(&mut self, sent: Instant, epoch: Epoch, hold: &Hold) {
         self.checked = self.checked.max(epoch);
         // Answers may overtake each other.
         if !matches!(self.set, LeaseSet::Wanted(last) if last > sent) {
@@ -116,6 +142,13 @@ impl Renewal {
             LeaseSet::OfGrant => None,
         };
         self.sending = pause(due, hold);
+    }
+
+    /// An answer to the request that is under way is not waited for any longer.
+    pub fn unanswered(&mut self) {
+        if let Sending::UnderWay(_) = self.sending {
+            self.sending = Sending::Waits;
+        }
     }
 
     /// The outcome is unknown: only the deadline ends the hold (R12).

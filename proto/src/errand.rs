@@ -1,0 +1,137 @@
+//! What a caller asks once about a name, and what it hears.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::effect::Request;
+use crate::error::{Fault, RequestError};
+use crate::event::{Answer, CallId, Reply};
+use crate::handle::Handle;
+use crate::keys::Keys;
+use crate::node::Lane;
+use crate::requests::force_unlock::{ForceUnlock, ForceUnlocked};
+use crate::requests::inspect::{Inspect, Inspected};
+use crate::requests::release::Released;
+use crate::requests::renew::{Only, Renew, Renewed};
+use crate::requests::set_limit::{LimitSet, SetLimit};
+use crate::time::{Instant, ServerTime};
+
+#[derive(Debug, Clone, Hash)]
+pub enum Question {
+    /// The holders, and the first `most` waiters.
+    Inspect { most: u32 },
+    /// The present hold ends, if it has this token.
+    ForceUnlock { expected: Option<u64> },
+    /// For all clients. `None`: the limit of each client counts.
+    SetLimit { limit: Option<u32> },
+    /// A new lease for what a handle holds, unless more is left.
+    Extend { handle: Handle, lease: Duration },
+    /// What a handle holds is given back.
+    Release { handle: Handle },
+}
+
+#[derive(Debug, Clone)]
+pub enum Finding {
+    /// By the server's clock at that time, in microseconds since 1970. The request was sent at `asked`.
+    Inspected {
+        inspected: Box<Inspected>,
+        server_micros: i64,
+        asked: Instant,
+    },
+    Done,
+    /// There was nothing that was held.
+    Nothing,
+}
+
+#[derive(Debug, Clone, Hash)]
+pub struct Errand {
+    pub call: CallId,
+    pub question: Question,
+    /// Of a request before.
+    pub failure: Option<RequestError>,
+}
+
+/// How an errand goes on after an answer.
+pub enum Next {
+    Over(Result<Finding, RequestError>),
+    /// The same for what has made room, of which others are to be told.
+    PassOn(Finding),
+    Again(RequestError),
+}
+
+impl Errand {
+    pub fn lane(&self) -> Lane {
+        match self.question {
+            Question::Extend { .. } => Lane::Urgent,
+            Question::Release { .. } => Lane::Release,
+            Question::Inspect { .. } | Question::ForceUnlock { .. } | Question::SetLimit { .. } => Lane::Question,
+        }
+    }
+
+    pub fn request(&self, keys: Arc<Keys>, ServerTime(not_after): ServerTime) -> Request {
+        match &self.question {
+            Question::Inspect { most } => Request::Inspect(Inspect { keys, most: *most }),
+            Question::ForceUnlock { expected } => {
+                Request::ForceUnlock(ForceUnlock { keys, expected: *expected, not_after })
+            }
+            Question::SetLimit { limit } => Request::SetLimit(SetLimit { keys, limit: *limit, not_after }),
+            Question::Extend { handle, lease } => {
+                let (owner, token, lease) = (handle.owner.clone(), handle.token, *lease);
+                Request::Renew(Renew { keys, owner, token, lease, only: Only::Longer, remember: true })
+            }
+            Question::Release { handle } => Request::Release(handle.release(keys)),
+        }
+    }
+
+    pub fn answered(&self, asked: Instant, reply: Reply) -> Next {
+        let Reply { server_micros, answer } = reply;
+        match answer {
+            Answer::Inspected(inspected) => {
+                let server_micros = server_micros.unwrap_or_default();
+                Next::Over(Ok(Finding::Inspected { inspected, server_micros, asked }))
+            }
+            // It did nothing, and the answer has corrected our estimate of the server's clock.
+            Answer::Forced(ForceUnlocked::Late) | Answer::LimitSet(LimitSet::Late) => {
+                Next::Again(RequestError::NotSent(Fault::TooLate.into()))
+            }
+            Answer::Forced(ForceUnlocked::Freed { more }) | Answer::Released(Released::Freed { more, .. }) => {
+                passing_on(Finding::Done, more)
+            }
+            Answer::LimitSet(LimitSet::Set { more }) => passing_on(Finding::Done, more),
+            Answer::Forced(ForceUnlocked::Free { more }) => passing_on(Finding::Nothing, more),
+            Answer::Released(Released::Gone { more }) => passing_on(self.not_there(), more),
+            Answer::Released(_) => Next::Over(Ok(self.not_there())),
+            Answer::Renewed(Renewed::Renewed { .. }) => Next::Over(Ok(Finding::Done)),
+            Answer::Renewed(Renewed::Lost) if self.is_undecided(server_micros) => {
+                Next::Again(RequestError::Unanswered(Fault::Undecided.into()))
+            }
+            _ => Next::Over(Ok(Finding::Nothing)),
+        }
+    }
+
+    /// An earlier copy without an answer may have given it back.
+    fn not_there(&self) -> Finding {
+        let was_there = self.failure.as_ref().is_some_and(RequestError::may_have_run);
+        if was_there { Finding::Done } else { Finding::Nothing }
+    }
+
+    fn is_undecided(&self, server_micros: Option<i64>) -> bool {
+        let Question::Extend { handle, .. } = &self.question else { return false };
+        handle.is_undecided(server_micros.unwrap_or_default() / 1000)
+    }
+
+    /// `Over`: by no other try, or by none that is right. A second run of a forced unlock could end the hold of the next owner
+    /// (decision 6).
+    pub fn failed(&mut self, error: RequestError) -> Next {
+        let is_over = match self.question {
+            Question::Extend { .. } | Question::Release { .. } => error.is_final(),
+            _ => true,
+        };
+        let error = error.after(self.failure.take());
+        if is_over { Next::Over(Err(error)) } else { Next::Again(error) }
+    }
+}
+
+fn passing_on(finding: Finding, more: bool) -> Next {
+    if more { Next::PassOn(finding) } else { Next::Over(Ok(finding)) }
+}

@@ -1,0 +1,73 @@
+//! What a handle says: a hold that outlives its guard.
+//!
+//! R16: what is detached belongs to an owner that is made for the handle and is no client's. So neither polls nor leaves of the
+//! client that had it touch it, and a late renewal finds nothing. An attach gives it to an owner of a client, under the same token.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::keys::{Keys, Kind, LONGEST_NAME};
+use crate::requests::release::Release;
+use crate::stages::guards::Count;
+use crate::time::ServerTime;
+
+/// The only seq of the owner of a handle: nothing but its release ends what it has.
+pub const SEQ: u64 = 1;
+
+/// In ms of the server's clock: the year 5138.
+const LATEST: i64 = 99_999_999_999_999;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    pub kind: Kind,
+    pub name: String,
+    /// Made for this handle: `<client id>-<seq>:0`.
+    pub owner: Arc<str>,
+    pub token: u64,
+    pub lease: Duration,
+    /// Until then a copy of the detach may still be served; 0: it was answered.
+    pub copies_until: ServerTime,
+}
+
+impl Hash for Handle {
+    /// Without the owner, which no other handle has, and whose seq would make every state a new one.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { kind, name, owner: _, token, lease, copies_until } = self;
+        (kind, name, token, lease, copies_until).hash(state);
+    }
+}
+
+impl Handle {
+    /// Whether a handle can say this. A client's owner in it would take the hold away from a guard without a notice: by a forced
+    /// unlock it would be (R16).
+    pub fn is_well_formed(&self) -> bool {
+        let number = self.owner.strip_suffix(":0").and_then(|owner| owner.rsplit_once('-')).map(|(_, number)| number);
+        number.is_some_and(|number| number.parse::<u64>().is_ok())
+            && self.kind != Kind::RwLock
+            && (1..=LONGEST_NAME).contains(&self.name.len())
+            && (0..=LATEST).contains(&self.copies_until.0)
+    }
+
+    /// R16: the server found nothing at `server_ms`; whether it may still serve a copy of the detach after that.
+    pub fn is_undecided(&self, server_ms: i64) -> bool {
+        (1..=self.copies_until.0).contains(&server_ms)
+    }
+
+    /// Gives back what it holds. A copy of the detach that is served later finds a tombstone (R16).
+    pub fn release(&self, keys: Arc<Keys>) -> Release {
+        let Count { holds, .. } = Count::NONE;
+        Release {
+            keys,
+            owner: self.owner.clone(),
+            token: self.token,
+            holds,
+            weight: 1,
+            seq: SEQ,
+            attempt: SEQ,
+            copies_until: self.copies_until.0,
+            terms: "".into(),
+            is_handle: true,
+        }
+    }
+}
