@@ -75,3 +75,40 @@ impl After {
 fn wake(waker: Waker) {
     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Angry;
+
+    impl Wake for Angry {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[derive(Default)]
+    struct Counting(AtomicU32);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Those behind it waited without end. Found by an attack.
+    #[test]
+    fn a_waker_that_panics_keeps_nothing_from_the_others() {
+        let (mut after, counting) = (After { sends: true, ..After::default() }, Arc::new(Counting::default()));
+        for _ in 0..3 {
+            after.wakes(Some(Arc::new(Angry).into()));
+            after.wakes(Some(counting.clone().into()));
+        }
+        assert!(after.wake() == ForTheTask::Something);
+        assert_eq!(counting.0.load(Ordering::Relaxed), 3);
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use fairlock::{ConnectError, ConnectOptions, ConnectionState, Credentials, LockClient};
 use futures::FutureExt;
@@ -236,8 +238,6 @@ async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
-    use std::time::Duration;
-
     use crate::support::in_virtual_time;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -678,4 +678,42 @@ mod recorder {
             .await;
         });
     }
+}
+
+const SHORT: Duration = Duration::from_millis(1_200);
+
+/// A waker that panics.
+struct Angry;
+
+impl Wake for Angry {
+    fn wake(self: Arc<Self>) {
+        panic!("on purpose: in the waker");
+    }
+}
+
+/// It ended the task of the client: nothing was renewed, and no call ended any more. Found by an attack.
+#[tokio::test]
+async fn a_waker_that_panics_at_the_end_of_a_lease_ends_no_client() {
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let kept = client.lock("kept").lock().await.unwrap();
+        let lease = kept.valid_for();
+        let short = client.lock("short").with_lease(SHORT).lock().await.unwrap();
+        let held = short.held();
+        let mut watching = Box::pin(held.ended());
+        let angry = Waker::from(Arc::new(Angry));
+        assert!(watching.as_mut().poll(&mut Context::from_waker(&angry)).is_pending());
+        eventually("its lease ends", async || !short.is_valid()).await;
+        // The client keeps its time: another lease ends, and a call is out of time.
+        let other = client.lock("other").with_lease(SHORT).lock().await.unwrap();
+        assert_eq!(other.lost().await, fairlock::Loss::Expired);
+        let waiting = client.lock("kept").lock_timeout(SHORT).await;
+        assert!(matches!(waiting, Err(fairlock::LockError::Timeout)), "{waiting:?}");
+        tokio::time::sleep(lease).await;
+        assert!(kept.is_valid());
+        drop(watching);
+        kept.unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
 }
