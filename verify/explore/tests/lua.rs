@@ -31,6 +31,8 @@ mod script;
 
 const SEQUENCES: u64 = 1000;
 const REQUESTS: usize = 60;
+/// Fewer than these wait.
+const MOST_PLACES: usize = 32;
 const PREFIX: &str = "fairlock";
 const CLIENTS: usize = 3;
 /// Two for each client, and two of handles.
@@ -303,7 +305,7 @@ impl Sequence {
             10 => self.leave(),
             11..13 => self.give(&attempt, holder),
             13 => self.force_unlock(attempt.name),
-            14 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: self.random.u32(1..6) }),
+            14 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: MOST_PLACES as u32 }),
             _ => self.set_limit(),
         };
         (self.sender(&request, attempt.owner), request)
@@ -573,7 +575,7 @@ impl Sequence {
         for keys in self.names.clone() {
             let model = self.model.names.get(&*keys.lock).cloned().unwrap_or_default();
             // Else `!skip` would be noted.
-            assert!(model.queue.len() < 32, "seed {}", self.story[0]);
+            assert!(model.queue.len() < MOST_PLACES, "seed {}", self.story[0]);
             let lua = self.read_keys(&keys);
             self.same(lua, model);
         }

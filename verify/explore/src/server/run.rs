@@ -263,11 +263,10 @@ impl Run<'_> {
         self.name.queue.iter().any(|place| ticket(&place.owner, place.seq) == wanted)
     }
 
-    pub fn inspect(&self, Inspect { keys, most }: &Inspect) -> Inspected {
-        let most = *most as usize;
+    pub fn inspect(&self, Inspect { keys, .. }: &Inspect) -> Inspected {
         let mut holders: Vec<_> = self.name.holders().filter(|holder| holder.until_us > self.now_us).collect();
         holders.sort_by_key(|holder| holder.token);
-        let named = holders.iter().take(most).map(|holder| HolderEntry {
+        let named = holders.iter().map(|holder| HolderEntry {
             owner: holder.owner.clone(),
             holds: holder.holds,
             token: holder.token,
@@ -279,7 +278,7 @@ impl Run<'_> {
         let silence = self.noted_silence();
         let until_us = |place: &Place| silence.lives_until(self.name.deadline_of(place).unwrap_or(0));
         let living = || self.name.queue.iter().filter(|place| self.lives(until_us(place)));
-        let queue = living().take(most).map(|place| QueueEntry {
+        let queue = living().map(|place| QueueEntry {
             ticket: ticket(&place.owner, place.seq),
             deadline_in: self.left_now(until_us(place)),
             label: String::new(),
