@@ -29,7 +29,7 @@ use fairlock_proto::requests::{ClientArgs, settings};
 #[allow(dead_code)]
 mod script;
 
-const SEQUENCES: u64 = 1000;
+const SEQUENCES: u64 = 1600;
 const REQUESTS: usize = 60;
 /// Fewer than these wait.
 const MOST_PLACES: usize = 32;
@@ -166,7 +166,7 @@ impl Sequence {
     fn new(seed: u64, lua: Interpreter) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let is_strict = random.u8(..3) == 0;
-        let mut kind = || one_of!(random, Kind::Lock, Kind::Semaphore, Kind::Semaphore, Kind::RwLock);
+        let mut kind = || one_of!(random, Kind::Lock, Kind::Lock, Kind::Semaphore, Kind::Semaphore, Kind::RwLock);
         let kinds = [kind(), kind()];
         let names = kinds[..random.usize(1..=2)].iter().enumerate();
         let names = names.map(|(name, kind)| Keys::of(*kind, PREFIX, &format!("n{name}")).into()).collect();
@@ -315,6 +315,7 @@ impl Sequence {
     fn sender(&mut self, request: &Request, owner: usize) -> usize {
         let owner = match request {
             Request::Leave(leave) => number_of(&leave.owner),
+            Request::Release(release) => number_of(&release.owner),
             _ => owner,
         };
         if owner < 2 * CLIENTS { owner / 2 } else { self.random.usize(..CLIENTS) }
@@ -337,8 +338,8 @@ impl Sequence {
         }
         self.clients[owner / 2].last_seq += 1;
         let (seq, terms) = (self.clients[owner / 2].last_seq, self.terms(owner / 2, name));
-        let mode = match self.random.u8(..8) {
-            0 => Mode::Try,
+        let mode = match self.random.u8(..9) {
+            0 | 8 => Mode::Try,
             1 if self.names[name].kind == Kind::Lock => Mode::Propose(self.proposed(name)),
             2 => Mode::Nest(self.token(name), self.random.u32(1..3)),
             _ => Mode::Queue,
@@ -410,8 +411,17 @@ impl Sequence {
         let holds = if is_handle || self.random.u8(..3) > 0 { 0 } else { self.random.u32(1..3) };
         let copies_until = if self.random.bool() { 0 } else { self.late() };
         let weight = one_of!(self.random, 1, 1, 2, 1024);
-        // Half of the releases name the hold.
+        // Half of the releases name the hold, and many are as usual.
         let held = holder.filter(|_| self.random.bool());
+        if let Some(held) = held.as_ref().filter(|_| self.random.bool()) {
+            let (keys, owner, terms) =
+                (self.names[attempt.name].clone(), held.owner.as_str().into(), attempt.terms.clone());
+            let Holder { token, seq, .. } = *held;
+            let (holds, weight, copies_until, is_handle) = (0, 0, 0, false);
+            let release =
+                Release { keys, owner, token, holds, weight, seq, attempt: seq, copies_until, terms, is_handle };
+            return Request::Release(release);
+        }
         let token = held.as_ref().map_or_else(|| self.token(attempt.name), |holder| holder.token);
         let began = self.earlier(attempt).unwrap_or_else(|| attempt.clone());
         let seq = one_of!(self.random, attempt.seq, attempt.seq, held.map_or(attempt.seq, |holder| holder.seq));
@@ -431,7 +441,8 @@ impl Sequence {
 
     /// From a client to a handle or back, or the same again.
     fn give(&mut self, attempt: &Attempt, holder: Option<Holder>) -> Request {
-        if let Some(earlier) = self.random.choice(self.gives.clone()).filter(|_| self.random.u8(..3) == 0) {
+        let last = self.gives.iter().rev().take(4).cloned().collect::<Vec<_>>();
+        if let Some(earlier) = self.random.choice(last).filter(|_| self.random.u8(..3) == 0) {
             let not_after = self.late();
             return Request::Give(Box::new(Give { not_after, ..earlier }));
         }
@@ -439,15 +450,26 @@ impl Sequence {
         let from = holder.as_ref().map_or(attempt.owner, |holder| number_of(&holder.owner));
         let token = holder.as_ref().map_or_else(|| self.token(attempt.name), |holder| holder.token);
         let seq = holder.map_or(attempt.seq, |holder| one_of!(self.random, holder.seq, holder.seq + 1, attempt.seq));
-        let is_detach = self.random.u8(..3) > 0;
-        let to = self.random.usize(if is_detach { 2 * CLIENTS..OWNERS } else { 0..2 * CLIENTS });
-        let began =
-            if to < 2 * CLIENTS { self.attempt_of(to, attempt.name) } else { Attempt { seq: 1, ..attempt.clone() } };
+        let (to, gets) = self.receiver(attempt.name);
         let (keys, not_after, lease) = (self.names[attempt.name].clone(), self.late(), self.lease());
-        let (from, to, terms) = (owner_id(from), owner_id(to), began.terms);
-        let give = Give { keys, from, seq, token, to, attempt: began.seq, lease, terms, not_after };
+        let (from, to, terms) = (owner_id(from), owner_id(to), self.terms(from / 2 % CLIENTS, attempt.name));
+        let give = Give { keys, from, seq, token, to, attempt: gets, lease, terms, not_after };
         self.gives.push(give.clone());
         Request::Give(Box::new(give))
+    }
+
+    /// Often one that waits or has left, and about that attempt.
+    fn receiver(&mut self, name: usize) -> (usize, u64) {
+        let model = self.model.names.get(&*self.names[name].lock);
+        let known: Vec<_> =
+            model.iter().flat_map(|name| name.seqs()).map(|(owner, seq)| (number_of(owner), seq)).collect();
+        if let Some((owner, seq)) = self.random.choice(known).filter(|_| self.random.bool()) {
+            return (owner, one_of!(self.random, seq, seq + 1, seq.saturating_sub(1).max(1)));
+        }
+        match self.random.usize(..OWNERS + 4) {
+            client if client < 2 * CLIENTS => (client, self.attempt_of(client, name).seq),
+            _ => (self.random.usize(2 * CLIENTS..OWNERS), 1),
+        }
     }
 
     fn force_unlock(&mut self, name: usize) -> Request {
