@@ -116,6 +116,129 @@ fn the_model_does_what_the_scripts_do() {
     assert!(replied.iter().eq(all), "{replied:?}");
 }
 
+/// What the random sequences hardly meet.
+mod rare {
+    use super::*;
+
+    const LONG: u64 = 30_000;
+
+    /// Clients that live for so long, at a semaphore, from the owner and the seq of each to what it does.
+    struct Rare(Sequence);
+
+    impl Rare {
+        fn new(waiter_ttls_ms: [i64; CLIENTS]) -> Self {
+            let mut sequence = Sequence::new(1, Interpreter::new().expect("Lua begins"));
+            sequence.names = vec![Keys::of(Kind::Semaphore, PREFIX, "s").into()];
+            sequence.clients =
+                waiter_ttls_ms.iter().enumerate().map(|(number, ttl)| Client::new(number, false, *ttl)).collect();
+            sequence.model = Server::new(TokenClock::Time);
+            let mut rare = Self(sequence);
+            rare.reach(&[0, 1, 2]);
+            rare
+        }
+
+        fn reach(&mut self, clients: &[usize]) {
+            self.0.reach(clients.iter().map(|client| format!("c{client}")).collect());
+        }
+
+        fn pass(&mut self, ms: u64) {
+            self.0.now_us += ms * 1000;
+            self.0.model.expire(self.0.now_us);
+        }
+
+        fn run(&mut self, client: usize, request: &Request) {
+            self.0.run(client, request);
+            self.0.compare_keys();
+        }
+
+        fn acquire(&mut self, owner: usize, seq: u64, (weight, limit): (u32, u32), lease_ms: u64) {
+            let terms = keys::shared_terms(Share { weight, limit }, Duration::from_secs(5), "x").into();
+            let (keys, not_after, lease) = (self.0.names[0].clone(), i64::MAX, Duration::from_millis(lease_ms));
+            let (mode, of) = (Mode::Queue, owner_id(owner));
+            self.run(owner / 2, &Request::Acquire(Acquire { keys, owner: of, seq, mode, lease, terms, not_after }));
+        }
+
+        fn token(&self, owner: usize) -> u64 {
+            let name = &self.0.model.names[&*self.0.names[0].lock];
+            name.shared.holders[&*owner_id(owner)].token
+        }
+
+        fn give(&mut self, from: usize, to: usize, attempt: u64, lease_ms: u64) {
+            let (token, lease) = (self.token(from), Duration::from_millis(lease_ms));
+            let (keys, from, to, terms) = (self.0.names[0].clone(), owner_id(from), owner_id(to), "1,1,5000/x".into());
+            let give = Give { keys, from, seq: 100, token, to, attempt, lease, terms, not_after: i64::MAX };
+            self.run(0, &Request::Give(Box::new(give)));
+        }
+
+        fn release(&mut self, owner: usize, seq: u64, holds: u32) {
+            let (keys, token, terms) = (self.0.names[0].clone(), self.token(owner), "".into());
+            let (weight, attempt, copies_until, is_handle) = (1, 0, 0, false);
+            let of = owner_id(owner);
+            let release =
+                Release { keys, owner: of, token, holds, weight, seq, attempt, copies_until, terms, is_handle };
+            self.run(owner / 2, &Request::Release(release));
+        }
+    }
+
+    #[test]
+    fn a_release_notes_no_silence_of_the_second_in_line_if_the_first_fills_the_room() {
+        for limit_of_second in [1, 2] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 1), LONG);
+            rare.acquire(2, 1, (1, 1), LONG);
+            rare.acquire(4, 1, (1, limit_of_second), LONG);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn a_release_looks_at_all_where_a_lease_has_ended() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.acquire(1, 2, (1, 2), 1000);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.acquire(4, 1, (1, 2), LONG);
+        rare.pass(4000);
+        rare.release(0, 1, 0);
+    }
+
+    #[test]
+    fn one_that_waits_was_given_a_share() {
+        for (attempt, lease) in [(4, LONG), (5, LONG), (6, LONG), (4, 1000), (5, 1000), (6, 1000)] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 2), LONG);
+            rare.acquire(1, 2, (1, 2), LONG);
+            rare.acquire(2, 5, (1, 2), LONG);
+            rare.acquire(4, 1, (1, 2), LONG);
+            rare.give(1, 2, attempt, lease);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn one_that_waits_gives_back_a_part_of_what_it_was_given() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 3), LONG);
+        rare.acquire(1, 2, (2, 3), LONG);
+        rare.acquire(2, 5, (1, 3), LONG);
+        rare.give(1, 2, 4, LONG);
+        rare.release(2, 5, 1);
+    }
+
+    #[test]
+    fn one_that_is_heard_comes_in_with_an_earlier_place_of_its_client() {
+        let mut rare = Rare::new([3001, 6100, 3001]);
+        rare.acquire(4, 1, (2, 2), 1000);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.reach(&[]);
+        rare.pass(5000);
+        rare.acquire(1, 2, (1, 2), LONG);
+    }
+}
+
 /// One that was asked for before.
 #[derive(Clone)]
 struct Attempt {
@@ -149,6 +272,8 @@ struct Sequence {
     starts: u64,
     /// How many of 20 requests are acquires: with more of them more clients wait.
     acquires: u8,
+    /// Time passes now and then only: leases and places last for more requests.
+    is_calm: bool,
     /// The scripts with the statuses of their replies.
     replied: BTreeSet<String>,
     story: Vec<String>,
@@ -170,10 +295,12 @@ impl Sequence {
         let kinds = [kind(), kind()];
         let names = kinds[..random.usize(1..=2)].iter().enumerate();
         let names = names.map(|(name, kind)| Keys::of(*kind, PREFIX, &format!("n{name}")).into()).collect();
-        let clients = (0..CLIENTS).map(|number| Client::new(number, is_strict, &mut random)).collect();
+        let limit = random.u32(1..4);
+        let clients = (0..CLIENTS).map(|number| Client::random(number, is_strict, limit, &mut random)).collect();
         let mut sequence = Self {
             now_us: EPOCH_US + seed * DAY_US + random.u64(..1_000_000),
             acquires: one_of!(random, 9, 14),
+            is_calm: random.bool(),
             random,
             lua,
             model: Server::new(TokenClock::Time),
@@ -213,6 +340,9 @@ impl Sequence {
 
     /// Often none at all, and often to about the moment at which something ends.
     fn pass_time(&mut self) {
+        if self.is_calm && self.random.u8(..8) > 0 {
+            return;
+        }
         let ends: Vec<_> = self.model.names.values().flat_map(Name::times).filter(|end| *end > self.now_us).collect();
         let to_an_end = ends.get(self.random.usize(..ends.len().max(1)));
         self.now_us += match (self.random.u8(..40), to_an_end) {
@@ -230,13 +360,17 @@ impl Sequence {
 
     /// Some clients come, and some go.
     fn subscribe(&mut self) {
-        let reached: BTreeSet<_> = self.clients.iter().map(|client| client.settings.id.clone()).collect();
-        self.model.reachable = reached.into_iter().filter(|_| self.random.u8(..4) > 0).collect();
-        let channels =
-            self.model.reachable.iter().map(|id| format!("{}{id}", keys::channel_prefix(PREFIX)).into_bytes());
-        let channels = channels.collect();
+        let ids: Vec<_> = self.clients.iter().map(|client| client.settings.id.clone()).collect();
+        let reached = ids.into_iter().filter(|_| self.random.u8(..4) > 0).collect();
+        self.reach(reached);
+    }
+
+    fn reach(&mut self, ids: BTreeSet<String>) {
+        let channel = |id| format!("{}{id}", keys::channel_prefix(PREFIX)).into_bytes();
+        let channels = ids.iter().map(channel).collect();
         self.lua.keyspace(|keyspace| keyspace.channels = channels);
-        self.story.push(format!("reachable: {:?}", self.model.reachable));
+        self.story.push(format!("reachable: {ids:?}"));
+        self.model.reachable = ids;
     }
 
     /// The server starts: it is frozen for some time.
@@ -269,19 +403,23 @@ impl Sequence {
 
     fn ask(&mut self) {
         let (client, request) = self.request();
-        self.story.push(format!("{} c{client} {}", self.now_us, brief(&request)));
-        let Client { settings, args, .. } = &self.clients[client];
-        let (settings, args) = (settings.clone(), args.clone());
-        let reply = self.run_script(&request.command(&args));
-        let answer = answer_of(&request, &reply);
-        let mut messages = Vec::new();
-        let reply = self.model.run(&request, &settings, self.now_us, &mut messages);
-        self.story.push(format!("    {:?}", reply.answer));
-        self.same(format!("{answer:?}"), format!("{reply:?}"));
-        self.compare_messages(messages);
+        self.run(client, &request);
         self.tokens.extend(self.model.names.values().flat_map(Name::holders).map(|holder| holder.token));
         self.tokens.sort();
         self.tokens.dedup();
+    }
+
+    fn run(&mut self, client: usize, request: &Request) {
+        self.story.push(format!("{} c{client} {}", self.now_us, brief(request)));
+        let Client { settings, args, .. } = &self.clients[client];
+        let (settings, args) = (settings.clone(), args.clone());
+        let reply = self.run_script(&request.command(&args));
+        let answer = answer_of(request, &reply);
+        let mut messages = Vec::new();
+        let reply = self.model.run(request, &settings, self.now_us, &mut messages);
+        self.story.push(format!("    {:?}", reply.answer));
+        self.same(format!("{answer:?}"), format!("{reply:?}"));
+        self.compare_messages(messages);
     }
 
     fn request(&mut self) -> (usize, Request) {
@@ -298,14 +436,14 @@ impl Sequence {
         if self.random.u8(..8) == 0 {
             (attempt.owner, attempt.seq) = (self.random.usize(2 * CLIENTS..OWNERS), 1);
         }
-        let request = match self.random.u8(..16) {
+        let request = match self.random.u8(..17) {
             0..5 => self.release(&attempt, holder),
             5..7 => self.renew(&attempt, holder),
             7..10 => self.poll(&attempt),
             10 => self.leave(),
-            11..13 => self.give(&attempt, holder),
-            13 => self.force_unlock(attempt.name),
-            14 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: MOST_PLACES as u32 }),
+            11..14 => self.give(&attempt, holder),
+            14 => self.force_unlock(attempt.name),
+            15 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: MOST_PLACES as u32 }),
             _ => self.set_limit(),
         };
         (self.sender(&request, attempt.owner), request)
@@ -349,10 +487,10 @@ impl Sequence {
 
     fn terms(&mut self, client: usize, name: usize) -> Arc<str> {
         let Client { first_lease, limit, .. } = self.clients[client];
-        let (first_lease, weight) = (Duration::from_millis(first_lease), one_of!(self.random, 1, 1, 2, 3));
+        let (first_lease, weight) = (Duration::from_millis(first_lease), one_of!(self.random, 1, 1, 1, 2, 3));
         let share = match self.names[name].kind {
             Kind::Semaphore => Share { weight, limit: limit.max(weight) },
-            Kind::RwLock => one_of!(self.random, Share::READER, Share::READER, Share::WRITER),
+            Kind::RwLock => one_of!(self.random, Share::READER, Share::WRITER),
             _ => return keys::terms(first_lease, "x").into(),
         };
         keys::shared_terms(share, first_lease, "x").into()
@@ -384,14 +522,20 @@ impl Sequence {
     }
 
     fn lease(&mut self) -> Duration {
-        Duration::from_millis(one_of!(self.random, 1, 50, 1000, 5000, 5000, 30_000))
+        Duration::from_millis(one_of!(self.random, 1, 50, 1000, 5000, 30_000, 30_000, 30_000))
     }
 
     /// In ms of the server, or 0.
     fn late(&mut self) -> i64 {
         let now = (self.now_us / 1000).cast_signed();
         let ahead = self.random.i64(1..20_000);
-        one_of!(self.random, now + ahead, now + ahead, now + ahead, now + ahead, now, now + 1, now - ahead, 0)
+        match self.random.u8(..12) {
+            0..8 => now + ahead,
+            8 => now,
+            9 => now + 1,
+            10 => now - ahead,
+            _ => 0,
+        }
     }
 
     fn acquire(&mut self) -> (usize, Request) {
@@ -411,20 +555,14 @@ impl Sequence {
         let holds = if is_handle || self.random.u8(..3) > 0 { 0 } else { self.random.u32(1..3) };
         let copies_until = if self.random.bool() { 0 } else { self.late() };
         let weight = one_of!(self.random, 1, 1, 2, 1024);
-        // Half of the releases name the hold, and many are as usual.
+        // Half of the releases name the hold.
         let held = holder.filter(|_| self.random.bool());
-        if let Some(held) = held.as_ref().filter(|_| self.random.bool()) {
-            let (keys, owner, terms) =
-                (self.names[attempt.name].clone(), held.owner.as_str().into(), attempt.terms.clone());
-            let Holder { token, seq, .. } = *held;
-            let (holds, weight, copies_until, is_handle) = (0, 0, 0, false);
-            let release =
-                Release { keys, owner, token, holds, weight, seq, attempt: seq, copies_until, terms, is_handle };
-            return Request::Release(release);
-        }
         let token = held.as_ref().map_or_else(|| self.token(attempt.name), |holder| holder.token);
         let began = self.earlier(attempt).unwrap_or_else(|| attempt.clone());
-        let seq = one_of!(self.random, attempt.seq, attempt.seq, held.map_or(attempt.seq, |holder| holder.seq));
+        let place = self.queue(attempt.name).into_iter().find(|place| *place.owner == *owner_id(attempt.owner));
+        let [held, place] =
+            [held.map(|held| held.seq), place.map(|place| place.seq)].map(|seq| seq.unwrap_or(attempt.seq));
+        let seq = one_of!(self.random, attempt.seq, attempt.seq, held, place);
         Request::Release(Release {
             keys: self.names[attempt.name].clone(),
             owner: owner_id(attempt.owner),
@@ -437,6 +575,10 @@ impl Sequence {
             terms: began.terms,
             is_handle,
         })
+    }
+
+    fn queue(&self, name: usize) -> Vec<Place> {
+        self.model.names.get(&*self.names[name].lock).map_or_else(Vec::new, |name| name.queue.clone())
     }
 
     /// From a client to a handle or back, or the same again.
@@ -463,7 +605,9 @@ impl Sequence {
         let model = self.model.names.get(&*self.names[name].lock);
         let known: Vec<_> =
             model.iter().flat_map(|name| name.seqs()).map(|(owner, seq)| (number_of(owner), seq)).collect();
-        if let Some((owner, seq)) = self.random.choice(known).filter(|_| self.random.bool()) {
+        let waiting = self.queue(name).iter().map(|place| (number_of(&place.owner), place.seq)).collect();
+        let of = one_of!(self.random, known, waiting, Vec::new());
+        if let Some((owner, seq)) = self.random.choice(of) {
             return (owner, one_of!(self.random, seq, seq + 1, seq.saturating_sub(1).max(1)));
         }
         match self.random.usize(..OWNERS + 4) {
@@ -691,9 +835,8 @@ impl Sequence {
 }
 
 impl Client {
-    fn new(number: usize, is_strict: bool, random: &mut fastrand::Rng) -> Self {
+    fn new(number: usize, is_strict: bool, waiter_ttl_ms: i64) -> Self {
         let id = format!("c{number}");
-        let waiter_ttl_ms = one_of!(random, 3001_i64, 5000, 10_000, 45_001);
         let (max_waiters, waiter_ttl) = (100, Duration::from_millis(waiter_ttl_ms.unsigned_abs()));
         let args = ClientArgs {
             id: id.clone(),
@@ -702,12 +845,15 @@ impl Client {
             boot_key: is_strict.then(|| keys::boot(PREFIX)),
         };
         let settings = server::Client { id, waiter_ttl_ms, max_waiters: max_waiters as usize };
+        Self { settings, args, first_lease: 5000, limit: 2, last_seq: 0 }
+    }
+
+    fn random(number: usize, is_strict: bool, limit: u32, random: &mut fastrand::Rng) -> Self {
         Self {
-            settings,
-            args,
             first_lease: one_of!(random, 1000, 5000),
-            limit: random.u32(1..5),
+            limit: if random.u8(..4) > 0 { limit } else { random.u32(1..5) },
             last_seq: random.u64(1..12),
+            ..Self::new(number, is_strict, one_of!(random, 3001, 5000, 10_000, 45_001))
         }
     }
 }

@@ -117,14 +117,16 @@ impl Found {
 
 impl Run<'_> {
     /// The live tickets of reachable clients, from the front, up to the first for whom there is no room. `heard`: a client that is
-    /// about to be heard. `own`: the caller, which gets the lease that it asks for. `block`: see `met`.
+    /// about to be heard. `own`: the caller, which gets the lease that it asks for. `block`: see `met`; with 1 the first in line
+    /// alone is looked at.
     fn look_for_room(&self, heard: Option<&str>, own: Option<&Acquire>, block: usize) -> Found {
         let mut found = Found { shared: self.name.shared.clone(), stops: self.frozen_us > 0, ..Found::default() };
         if found.stops {
             return found;
         }
-        let (silence, mut stop, mut dead) = (self.find_silence(), None, Vec::new());
-        for (at, place) in self.name.queue.iter().enumerate() {
+        let (mut stop, most) = if block == 1 { (Some(0), 1) } else { (None, usize::MAX) };
+        let (silence, mut dead) = (self.find_silence(), Vec::new());
+        for (at, place) in self.name.queue.iter().enumerate().take(most) {
             match self.standing(place, heard, silence) {
                 Standing::Waits { until_us } => {
                     let is_room = found.shared.has_room(place.share, self.now_us);
