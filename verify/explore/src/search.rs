@@ -16,6 +16,7 @@ use fairlock_proto::event::{
     CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
 use fairlock_proto::push::Push;
+use fairlock_proto::requests::give::Give;
 use fairlock_proto::session::Session;
 use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::Topology;
@@ -230,6 +231,13 @@ fn hash_request<H: Hasher>(request: &Request, state: &mut H) {
         Request::Renew(it) => (&it.owner, it.token, it.lease, it.remember).hash(state),
         Request::Poll(it) => (it.waits, it.tickets.len()).hash(state),
         Request::Leave(it) => (&it.owner, Seq(it.seq), ServerTime(it.copies_until)).hash(state),
+        Request::Give(it) => {
+            let Give { from, seq, token, to, attempt, lease, not_after, .. } = &**it;
+            (from, Seq(*seq), token, to, Seq(*attempt), lease, ServerTime(*not_after)).hash(state);
+        }
+        Request::Inspect(it) => it.most.hash(state),
+        Request::ForceUnlock(it) => (it.expected, ServerTime(it.not_after)).hash(state),
+        Request::SetLimit(it) => (it.limit, ServerTime(it.not_after)).hash(state),
     }
 }
 
@@ -596,7 +604,8 @@ impl Model for Search {
                 state.budget.forces -= 1;
                 let mut messages = Vec::new();
                 let micros = state.now.micros();
-                let token = state.server.force_unlock(&world::keys(0), &settings(0), micros, &mut messages);
+                state.server.run(&world::force_unlock(0), &settings(0), micros, &mut messages);
+                let token = server::revoked(&messages);
                 state.forced.extend(token);
                 state.unheard.extend(token);
                 state.publish(messages);

@@ -11,6 +11,8 @@ use fairlock_proto::event::{
 };
 use fairlock_proto::keys::Keys;
 use fairlock_proto::push::Push;
+use fairlock_proto::requests::force_unlock::ForceUnlock;
+use fairlock_proto::requests::give::Give;
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;
@@ -643,7 +645,8 @@ impl World {
         let (micros, mut messages) = (self.hosts[host].micros(self.now), Vec::new());
         let settings = self.clients[0].settings.clone();
         self.order.serves(&keys.lock, &self.hosts[host].server, micros);
-        let token = self.hosts[host].server.force_unlock(&keys, &settings, micros, &mut messages);
+        self.hosts[host].server.run(&force_unlock(name), &settings, micros, &mut messages);
+        let token = server::revoked(&messages);
         self.say(|| format!("force_unlock of {}: {token:?}", keys.name));
         self.check_order(&keys.lock, host);
         token.into_iter().for_each(|token| self.checker.forced(name, token, self.now));
@@ -833,13 +836,12 @@ fn node(host: usize) -> NodeId {
 }
 
 pub fn lock_of(request: &Request) -> &str {
-    match request {
-        Request::Acquire(it) => &it.keys.lock,
-        Request::Release(it) => &it.keys.lock,
-        Request::Renew(it) => &it.keys.lock,
-        Request::Poll(it) => &it.keys.lock,
-        Request::Leave(it) => &it.keys.lock,
-    }
+    &request.keys().lock
+}
+
+/// Ends any hold of a lock.
+pub fn force_unlock(name: usize) -> Request {
+    Request::ForceUnlock(ForceUnlock { keys: keys(name), expected: None, not_after: i64::MAX })
 }
 
 pub fn brief(request: &Request) -> String {
@@ -851,6 +853,15 @@ pub fn brief(request: &Request) -> String {
         Request::Leave(it) => {
             format!("leave {} seq {} place {:?} until {}", it.owner, it.seq, it.place, it.copies_until)
         }
+        Request::Give(it) => {
+            let Give { from, seq, token, to, attempt, not_after, .. } = &**it;
+            format!("give token {token} from {from} seq {seq} to {to} seq {attempt} until {not_after}")
+        }
+        Request::Inspect(it) => format!("inspect {}", it.keys.name),
+        Request::ForceUnlock(it) => {
+            format!("force_unlock {} of {:?} until {}", it.keys.name, it.expected, it.not_after)
+        }
+        Request::SetLimit(it) => format!("set_limit {} to {:?} until {}", it.keys.name, it.limit, it.not_after),
     }
 }
 

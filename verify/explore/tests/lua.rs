@@ -5,31 +5,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_emulator::{Interpreter, Reply as Replied};
-use fairlock_explore::server::{self, Holder, Message, Name, Place, Server, Text, TokenClock, Tombstone};
+use fairlock_explore::server::{self, Holder, Message, Name, Place, Server, Shared, Text, TokenClock, Tombstone};
 use fairlock_explore::world::brief;
 use fairlock_proto::command::{Arg, Command};
 use fairlock_proto::effect::Request;
 use fairlock_proto::event::{Answer, Reply};
-use fairlock_proto::keys::{self, Keys};
+use fairlock_proto::keys::{self, Keys, Kind, Share};
 use fairlock_proto::push::Push;
-use fairlock_proto::reply::{Decode, Fields, Head, ScriptReply};
+use fairlock_proto::reply::{Decode, Field, Fields, Head, ScriptReply};
 use fairlock_proto::requests::acquire::{Acquire, Mode};
 use fairlock_proto::requests::boot::{Boot, Booted};
-use fairlock_proto::requests::force_unlock::{ForceUnlock, ForceUnlocked};
+use fairlock_proto::requests::force_unlock::ForceUnlock;
+use fairlock_proto::requests::give::Give;
+use fairlock_proto::requests::inspect::Inspect;
 use fairlock_proto::requests::leave::Leave;
 use fairlock_proto::requests::poll::Poll;
 use fairlock_proto::requests::release::Release;
 use fairlock_proto::requests::renew::{Only, Renew};
-use fairlock_proto::requests::{ClientArgs, ScriptRequest, settings};
+use fairlock_proto::requests::set_limit::SetLimit;
+use fairlock_proto::requests::{ClientArgs, settings};
 
 #[path = "../../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
 
-const SEQUENCES: u64 = 400;
+const SEQUENCES: u64 = 1600;
 const REQUESTS: usize = 60;
+/// Fewer than these wait.
+const MOST_PLACES: usize = 32;
 const PREFIX: &str = "fairlock";
 const CLIENTS: usize = 3;
+/// Two for each client, and two of handles.
+const OWNERS: usize = 2 * CLIENTS + 2;
 /// A day for each sequence: the clock of the keys never goes back.
 const DAY_US: u64 = 86_400_000_000;
 const EPOCH_US: u64 = 1_700_000_000_000_000;
@@ -58,6 +65,14 @@ fn the_model_does_what_the_scripts_do() {
         "boot booted",
         "force_unlock free",
         "force_unlock freed",
+        "force_unlock late",
+        "force_unlock other",
+        "give given",
+        "give late",
+        "give left",
+        "give lost",
+        "give stale",
+        "inspect inspected",
         "leave freed",
         "leave gone",
         "poll polled",
@@ -68,8 +83,160 @@ fn the_model_does_what_the_scripts_do() {
         "release stale",
         "renew lost",
         "renew renewed",
+        "shared/acquire busy",
+        "shared/acquire heavy",
+        "shared/acquire held",
+        "shared/acquire late",
+        "shared/acquire left",
+        "shared/acquire lost",
+        "shared/acquire queued",
+        "shared/acquire stale",
+        "shared/force_unlock free",
+        "shared/force_unlock freed",
+        "shared/force_unlock late",
+        "shared/give given",
+        "shared/give late",
+        "shared/give left",
+        "shared/give lost",
+        "shared/give stale",
+        "shared/inspect shared",
+        "shared/leave freed",
+        "shared/leave gone",
+        "shared/poll shared",
+        "shared/release freed",
+        "shared/release gone",
+        "shared/release held",
+        "shared/release lost",
+        "shared/release stale",
+        "shared/renew lost",
+        "shared/renew renewed",
+        "shared/set_limit late",
+        "shared/set_limit set",
     ];
     assert!(replied.iter().eq(all), "{replied:?}");
+}
+
+/// What the random sequences hardly meet.
+mod rare {
+    use super::*;
+
+    const LONG: u64 = 30_000;
+
+    /// Clients that live for so long, at a semaphore, from the owner and the seq of each to what it does.
+    struct Rare(Sequence);
+
+    impl Rare {
+        fn new(waiter_ttls_ms: [i64; CLIENTS]) -> Self {
+            let mut sequence = Sequence::new(1, Interpreter::new().expect("Lua begins"));
+            sequence.names = vec![Keys::of(Kind::Semaphore, PREFIX, "s").into()];
+            sequence.clients =
+                waiter_ttls_ms.iter().enumerate().map(|(number, ttl)| Client::new(number, false, *ttl)).collect();
+            sequence.model = Server::new(TokenClock::Time);
+            let mut rare = Self(sequence);
+            rare.reach(&[0, 1, 2]);
+            rare
+        }
+
+        fn reach(&mut self, clients: &[usize]) {
+            self.0.reach(clients.iter().map(|client| format!("c{client}")).collect());
+        }
+
+        fn pass(&mut self, ms: u64) {
+            self.0.now_us += ms * 1000;
+            self.0.model.expire(self.0.now_us);
+        }
+
+        fn run(&mut self, client: usize, request: &Request) {
+            self.0.run(client, request);
+            self.0.compare_keys();
+        }
+
+        fn acquire(&mut self, owner: usize, seq: u64, (weight, limit): (u32, u32), lease_ms: u64) {
+            let terms = keys::shared_terms(Share { weight, limit }, Duration::from_secs(5), "x").into();
+            let (keys, not_after, lease) = (self.0.names[0].clone(), i64::MAX, Duration::from_millis(lease_ms));
+            let (mode, of) = (Mode::Queue, owner_id(owner));
+            self.run(owner / 2, &Request::Acquire(Acquire { keys, owner: of, seq, mode, lease, terms, not_after }));
+        }
+
+        fn token(&self, owner: usize) -> u64 {
+            let name = &self.0.model.names[&*self.0.names[0].lock];
+            name.shared.holders[&*owner_id(owner)].token
+        }
+
+        fn give(&mut self, from: usize, to: usize, attempt: u64, lease_ms: u64) {
+            let (token, lease) = (self.token(from), Duration::from_millis(lease_ms));
+            let (keys, from, to, terms) = (self.0.names[0].clone(), owner_id(from), owner_id(to), "1,1,5000/x".into());
+            let give = Give { keys, from, seq: 100, token, to, attempt, lease, terms, not_after: i64::MAX };
+            self.run(0, &Request::Give(Box::new(give)));
+        }
+
+        fn release(&mut self, owner: usize, seq: u64, holds: u32) {
+            let (keys, token, terms) = (self.0.names[0].clone(), self.token(owner), "".into());
+            let (weight, attempt, copies_until, is_handle) = (1, 0, 0, false);
+            let of = owner_id(owner);
+            let release =
+                Release { keys, owner: of, token, holds, weight, seq, attempt, copies_until, terms, is_handle };
+            self.run(owner / 2, &Request::Release(release));
+        }
+    }
+
+    #[test]
+    fn a_release_notes_no_silence_of_the_second_in_line_if_the_first_fills_the_room() {
+        for limit_of_second in [1, 2] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 1), LONG);
+            rare.acquire(2, 1, (1, 1), LONG);
+            rare.acquire(4, 1, (1, limit_of_second), LONG);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn a_release_looks_at_all_where_a_lease_has_ended() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.acquire(1, 2, (1, 2), 1000);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.acquire(4, 1, (1, 2), LONG);
+        rare.pass(4000);
+        rare.release(0, 1, 0);
+    }
+
+    #[test]
+    fn one_that_waits_was_given_a_share() {
+        for (attempt, lease) in [(4, LONG), (5, LONG), (6, LONG), (4, 1000), (5, 1000), (6, 1000)] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 2), LONG);
+            rare.acquire(1, 2, (1, 2), LONG);
+            rare.acquire(2, 5, (1, 2), LONG);
+            rare.acquire(4, 1, (1, 2), LONG);
+            rare.give(1, 2, attempt, lease);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn one_that_waits_gives_back_a_part_of_what_it_was_given() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 3), LONG);
+        rare.acquire(1, 2, (2, 3), LONG);
+        rare.acquire(2, 5, (1, 3), LONG);
+        rare.give(1, 2, 4, LONG);
+        rare.release(2, 5, 1);
+    }
+
+    #[test]
+    fn one_that_is_heard_comes_in_with_an_earlier_place_of_its_client() {
+        let mut rare = Rare::new([3001, 6100, 3001]);
+        rare.acquire(4, 1, (2, 2), 1000);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.reach(&[]);
+        rare.pass(5000);
+        rare.acquire(1, 2, (1, 2), LONG);
+    }
 }
 
 /// One that was asked for before.
@@ -87,6 +254,8 @@ struct Client {
     args: ClientArgs,
     /// What its grants last, in ms.
     first_lease: u64,
+    /// How many permits a semaphore has for it.
+    limit: u32,
     last_seq: u64,
 }
 
@@ -98,10 +267,13 @@ struct Sequence {
     names: Vec<Arc<Keys>>,
     clients: Vec<Client>,
     attempts: Vec<Attempt>,
+    gives: Vec<Give>,
     tokens: Vec<u64>,
     starts: u64,
     /// How many of 20 requests are acquires: with more of them more clients wait.
     acquires: u8,
+    /// Time passes now and then only: leases and places last for more requests.
+    is_calm: bool,
     /// The scripts with the statuses of their replies.
     replied: BTreeSet<String>,
     story: Vec<String>,
@@ -119,17 +291,23 @@ impl Sequence {
     fn new(seed: u64, lua: Interpreter) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let is_strict = random.u8(..3) == 0;
-        let names = (0..random.usize(1..=2)).map(|name| Arc::new(Keys::new(PREFIX, &format!("n{name}")))).collect();
-        let clients = (0..CLIENTS).map(|number| Client::new(number, is_strict, &mut random)).collect();
+        let mut kind = || one_of!(random, Kind::Lock, Kind::Lock, Kind::Semaphore, Kind::Semaphore, Kind::RwLock);
+        let kinds = [kind(), kind()];
+        let names = kinds[..random.usize(1..=2)].iter().enumerate();
+        let names = names.map(|(name, kind)| Keys::of(*kind, PREFIX, &format!("n{name}")).into()).collect();
+        let limit = random.u32(1..4);
+        let clients = (0..CLIENTS).map(|number| Client::random(number, is_strict, limit, &mut random)).collect();
         let mut sequence = Self {
             now_us: EPOCH_US + seed * DAY_US + random.u64(..1_000_000),
             acquires: one_of!(random, 9, 14),
+            is_calm: random.bool(),
             random,
             lua,
             model: Server::new(TokenClock::Time),
             names,
             clients,
             attempts: Vec::new(),
+            gives: Vec::new(),
             tokens: vec![7],
             starts: 0,
             replied: BTreeSet::new(),
@@ -149,9 +327,8 @@ impl Sequence {
         self.pass_time();
         match self.random.u8(..40) {
             0 | 1 => self.subscribe(),
-            2 => self.force_unlock(),
-            3 if self.is_strict() && self.random.bool() => self.start(),
-            3 if !self.is_strict() => self.migrate(),
+            2 if self.is_strict() && self.random.bool() => self.start(),
+            2 if !self.is_strict() => self.migrate(),
             _ => self.ask(),
         }
         self.compare_keys();
@@ -163,6 +340,9 @@ impl Sequence {
 
     /// Often none at all, and often to about the moment at which something ends.
     fn pass_time(&mut self) {
+        if self.is_calm && self.random.u8(..8) > 0 {
+            return;
+        }
         let ends: Vec<_> = self.model.names.values().flat_map(Name::times).filter(|end| *end > self.now_us).collect();
         let to_an_end = ends.get(self.random.usize(..ends.len().max(1)));
         self.now_us += match (self.random.u8(..40), to_an_end) {
@@ -180,13 +360,17 @@ impl Sequence {
 
     /// Some clients come, and some go.
     fn subscribe(&mut self) {
-        let reached: BTreeSet<_> = self.clients.iter().map(|client| client.settings.id.clone()).collect();
-        self.model.reachable = reached.into_iter().filter(|_| self.random.u8(..4) > 0).collect();
-        let channels =
-            self.model.reachable.iter().map(|id| format!("{}{id}", keys::channel_prefix(PREFIX)).into_bytes());
-        let channels = channels.collect();
+        let ids: Vec<_> = self.clients.iter().map(|client| client.settings.id.clone()).collect();
+        let reached = ids.into_iter().filter(|_| self.random.u8(..4) > 0).collect();
+        self.reach(reached);
+    }
+
+    fn reach(&mut self, ids: BTreeSet<String>) {
+        let channel = |id| format!("{}{id}", keys::channel_prefix(PREFIX)).into_bytes();
+        let channels = ids.iter().map(channel).collect();
         self.lua.keyspace(|keyspace| keyspace.channels = channels);
-        self.story.push(format!("reachable: {:?}", self.model.reachable));
+        self.story.push(format!("reachable: {ids:?}"));
+        self.model.reachable = ids;
     }
 
     /// The server starts: it is frozen for some time.
@@ -194,8 +378,8 @@ impl Sequence {
         self.starts += 1;
         let (key, life) = (keys::boot(PREFIX), self.starts.to_string());
         let freeze = Duration::from_millis(self.random.u64(..15_000));
-        let text = self.run_script(&Boot { key, life, epoch: 0, freeze }.command());
-        let Booted { frozen_until } = decoded(&text).1;
+        let reply = self.run_script(&Boot { key, life, epoch: 0, freeze }.command());
+        let Booted { frozen_until } = decoded(&reply).1;
         self.model.frozen_until_us = frozen_until * 1000;
         self.story.push(format!("{} frozen until {frozen_until}", self.now_us));
     }
@@ -217,39 +401,25 @@ impl Sequence {
         self.story.push(format!("{from_us} moves, where it is {to_us}"));
     }
 
-    fn force_unlock(&mut self) {
-        let (keys, client) = (self.names[self.random.usize(..self.names.len())].clone(), self.random.usize(..CLIENTS));
-        let Client { settings, args, .. } = &self.clients[client];
-        let (settings, args) = (settings.clone(), args.clone());
-        self.story.push(format!("{} force_unlock of {} by c{client}", self.now_us, keys.name));
-        let request = ForceUnlock { keys: keys.clone(), expected: None, not_after: i64::MAX };
-        let text = self.run_script(&request.command(&args));
-        let is_freed = match decoded(&text).1 {
-            ForceUnlocked::Freed { more: false } => true,
-            ForceUnlocked::Free { more: false } => false,
-            other => panic!("{other:?}"),
-        };
-        let mut messages = Vec::new();
-        let token = self.model.force_unlock(&keys, &settings, self.now_us, &mut messages);
-        self.same(is_freed, token.is_some());
-        self.compare_messages(messages);
-    }
-
     fn ask(&mut self) {
         let (client, request) = self.request();
-        self.story.push(format!("{} c{client} {}", self.now_us, brief(&request)));
+        self.run(client, &request);
+        self.tokens.extend(self.model.names.values().flat_map(Name::holders).map(|holder| holder.token));
+        self.tokens.sort();
+        self.tokens.dedup();
+    }
+
+    fn run(&mut self, client: usize, request: &Request) {
+        self.story.push(format!("{} c{client} {}", self.now_us, brief(request)));
         let Client { settings, args, .. } = &self.clients[client];
         let (settings, args) = (settings.clone(), args.clone());
-        let command = command_of(&request, &args);
-        let text = self.run_script(&command);
-        let answer = answer_of(&request, &text);
+        let reply = self.run_script(&request.command(&args));
+        let answer = answer_of(request, &reply);
         let mut messages = Vec::new();
-        let reply = self.model.run(&request, &settings, self.now_us, &mut messages);
+        let reply = self.model.run(request, &settings, self.now_us, &mut messages);
         self.story.push(format!("    {:?}", reply.answer));
         self.same(format!("{answer:?}"), format!("{reply:?}"));
         self.compare_messages(messages);
-        self.tokens.extend(self.model.names.values().filter_map(|name| Some(name.holder.as_ref()?.token)));
-        self.tokens.dedup();
     }
 
     fn request(&mut self) -> (usize, Request) {
@@ -263,18 +433,39 @@ impl Sequence {
         if self.random.u8(..20) < self.acquires {
             return self.acquire();
         }
-        let request = match self.random.u8(..11) {
-            0..4 => self.release(&attempt, holder),
-            4..6 => self.renew(&attempt, holder),
-            6..9 => self.poll(&attempt),
-            _ => self.leave(),
+        if self.random.u8(..8) == 0 {
+            (attempt.owner, attempt.seq) = (self.random.usize(2 * CLIENTS..OWNERS), 1);
+        }
+        let request = match self.random.u8(..17) {
+            0..5 => self.release(&attempt, holder),
+            5..7 => self.renew(&attempt, holder),
+            7..10 => self.poll(&attempt),
+            10 => self.leave(),
+            11..14 => self.give(&attempt, holder),
+            14 => self.force_unlock(attempt.name),
+            15 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: MOST_PLACES as u32 }),
+            _ => self.set_limit(),
         };
-        (client_of(&request).unwrap_or(attempt.owner / 2), request)
+        (self.sender(&request, attempt.owner), request)
+    }
+
+    /// A handle, and what is for all, is in the hands of any client.
+    fn sender(&mut self, request: &Request, owner: usize) -> usize {
+        let owner = match request {
+            Request::Leave(leave) => number_of(&leave.owner),
+            Request::Release(release) => number_of(&release.owner),
+            _ => owner,
+        };
+        if owner < 2 * CLIENTS { owner / 2 } else { self.random.usize(..CLIENTS) }
     }
 
     /// One of those before, or a new one.
     fn attempt(&mut self) -> Attempt {
         let (name, owner) = (self.random.usize(..self.names.len()), self.random.usize(..2 * CLIENTS));
+        self.attempt_of(owner, name)
+    }
+
+    fn attempt_of(&mut self, owner: usize, name: usize) -> Attempt {
         let earlier = self.attempts.iter().rev().filter(|it| it.name == name && it.owner == owner);
         let earlier: Vec<_> = earlier.take(3).cloned().collect();
         if let Some(attempt) = earlier.first().filter(|_| self.random.u8(..5) < 2) {
@@ -283,16 +474,26 @@ impl Sequence {
         if let Some(attempt) = earlier.last().filter(|_| self.random.u8(..6) == 0) {
             return attempt.clone();
         }
-        let client = &mut self.clients[owner / 2];
-        client.last_seq += 1;
-        let (seq, terms) = (client.last_seq, keys::terms(Duration::from_millis(client.first_lease), "x").into());
-        let mode = match self.random.u8(..8) {
-            0 => Mode::Try,
-            1 => Mode::Propose(self.proposed(name)),
+        self.clients[owner / 2].last_seq += 1;
+        let (seq, terms) = (self.clients[owner / 2].last_seq, self.terms(owner / 2, name));
+        let mode = match self.random.u8(..9) {
+            0 | 8 => Mode::Try,
+            1 if self.names[name].kind == Kind::Lock => Mode::Propose(self.proposed(name)),
             2 => Mode::Nest(self.token(name), self.random.u32(1..3)),
             _ => Mode::Queue,
         };
         Attempt { name, owner, seq, mode, terms }
+    }
+
+    fn terms(&mut self, client: usize, name: usize) -> Arc<str> {
+        let Client { first_lease, limit, .. } = self.clients[client];
+        let (first_lease, weight) = (Duration::from_millis(first_lease), one_of!(self.random, 1, 1, 1, 2, 3));
+        let share = match self.names[name].kind {
+            Kind::Semaphore => Share { weight, limit: limit.max(weight) },
+            Kind::RwLock => one_of!(self.random, Share::READER, Share::WRITER),
+            _ => return keys::terms(first_lease, "x").into(),
+        };
+        keys::shared_terms(share, first_lease, "x").into()
     }
 
     fn next_in_line(&mut self) -> Option<Attempt> {
@@ -309,23 +510,32 @@ impl Sequence {
 
     /// The present token of the name, or another one.
     fn token(&mut self, name: usize) -> u64 {
-        let holder = self.holder(name).filter(|_| self.random.u8(..4) > 0);
+        let is_present = self.random.u8(..4) > 0;
+        let holder = self.holder(name).filter(|_| is_present);
         holder.map_or_else(|| self.tokens[self.random.usize(..self.tokens.len())], |holder| holder.token)
     }
 
-    fn holder(&self, name: usize) -> Option<Holder> {
-        self.model.names.get(&*self.names[name].lock)?.holder.clone()
+    /// Of a shared name one of them.
+    fn holder(&mut self, name: usize) -> Option<Holder> {
+        let holders: Vec<_> = self.model.names.get(&*self.names[name].lock)?.holders().cloned().collect();
+        self.random.choice(holders)
     }
 
     fn lease(&mut self) -> Duration {
-        Duration::from_millis(one_of!(self.random, 1, 50, 1000, 5000, 5000, 30_000))
+        Duration::from_millis(one_of!(self.random, 1, 50, 1000, 5000, 30_000, 30_000, 30_000))
     }
 
     /// In ms of the server, or 0.
     fn late(&mut self) -> i64 {
         let now = (self.now_us / 1000).cast_signed();
         let ahead = self.random.i64(1..20_000);
-        one_of!(self.random, now + ahead, now + ahead, now + ahead, now + ahead, now, now + 1, now - ahead, 0)
+        match self.random.u8(..12) {
+            0..8 => now + ahead,
+            8 => now,
+            9 => now + 1,
+            10 => now - ahead,
+            _ => 0,
+        }
     }
 
     fn acquire(&mut self) -> (usize, Request) {
@@ -341,23 +551,86 @@ impl Sequence {
     }
 
     fn release(&mut self, attempt: &Attempt, holder: Option<Holder>) -> Request {
-        let holds = if self.random.u8(..3) > 0 { 0 } else { self.random.u32(1..3) };
+        let is_handle = self.random.u8(..if attempt.owner < 2 * CLIENTS { 8 } else { 1 }) == 0;
+        let holds = if is_handle || self.random.u8(..3) > 0 { 0 } else { self.random.u32(1..3) };
         let copies_until = if self.random.bool() { 0 } else { self.late() };
-        let token = self.token(attempt.name);
+        let weight = one_of!(self.random, 1, 1, 2, 1024);
+        // Half of the releases name the hold.
+        let held = holder.filter(|_| self.random.bool());
+        let token = held.as_ref().map_or_else(|| self.token(attempt.name), |holder| holder.token);
         let began = self.earlier(attempt).unwrap_or_else(|| attempt.clone());
-        let seq = one_of!(self.random, attempt.seq, attempt.seq, holder.map_or(attempt.seq, |holder| holder.seq));
+        let place = self.queue(attempt.name).into_iter().find(|place| *place.owner == *owner_id(attempt.owner));
+        let [held, place] =
+            [held.map(|held| held.seq), place.map(|place| place.seq)].map(|seq| seq.unwrap_or(attempt.seq));
+        let seq = one_of!(self.random, attempt.seq, attempt.seq, held, place);
         Request::Release(Release {
             keys: self.names[attempt.name].clone(),
             owner: owner_id(attempt.owner),
             token,
             holds,
-            weight: 0,
+            weight,
             seq,
             attempt: began.seq,
             copies_until,
             terms: began.terms,
-            is_handle: false,
+            is_handle,
         })
+    }
+
+    fn queue(&self, name: usize) -> Vec<Place> {
+        self.model.names.get(&*self.names[name].lock).map_or_else(Vec::new, |name| name.queue.clone())
+    }
+
+    /// From a client to a handle or back, or the same again.
+    fn give(&mut self, attempt: &Attempt, holder: Option<Holder>) -> Request {
+        let last = self.gives.iter().rev().take(4).cloned().collect::<Vec<_>>();
+        if let Some(earlier) = self.random.choice(last).filter(|_| self.random.u8(..3) == 0) {
+            let not_after = self.late();
+            return Request::Give(Box::new(Give { not_after, ..earlier }));
+        }
+        let holder = holder.filter(|_| self.random.u8(..5) > 0);
+        let from = holder.as_ref().map_or(attempt.owner, |holder| number_of(&holder.owner));
+        let token = holder.as_ref().map_or_else(|| self.token(attempt.name), |holder| holder.token);
+        let seq = holder.map_or(attempt.seq, |holder| one_of!(self.random, holder.seq, holder.seq + 1, attempt.seq));
+        let (to, gets) = self.receiver(attempt.name);
+        let (keys, not_after, lease) = (self.names[attempt.name].clone(), self.late(), self.lease());
+        let (from, to, terms) = (owner_id(from), owner_id(to), self.terms(from / 2 % CLIENTS, attempt.name));
+        let give = Give { keys, from, seq, token, to, attempt: gets, lease, terms, not_after };
+        self.gives.push(give.clone());
+        Request::Give(Box::new(give))
+    }
+
+    /// Often one that waits or has left, and about that attempt.
+    fn receiver(&mut self, name: usize) -> (usize, u64) {
+        let model = self.model.names.get(&*self.names[name].lock);
+        let known: Vec<_> =
+            model.iter().flat_map(|name| name.seqs()).map(|(owner, seq)| (number_of(owner), seq)).collect();
+        let waiting = self.queue(name).iter().map(|place| (number_of(&place.owner), place.seq)).collect();
+        let of = one_of!(self.random, known, waiting, Vec::new());
+        if let Some((owner, seq)) = self.random.choice(of) {
+            return (owner, one_of!(self.random, seq, seq + 1, seq.saturating_sub(1).max(1)));
+        }
+        match self.random.usize(..OWNERS + 4) {
+            client if client < 2 * CLIENTS => (client, self.attempt_of(client, name).seq),
+            _ => (self.random.usize(2 * CLIENTS..OWNERS), 1),
+        }
+    }
+
+    fn force_unlock(&mut self, name: usize) -> Request {
+        let expected =
+            if self.names[name].kind == Kind::Lock && self.random.bool() { None } else { Some(self.token(name)) };
+        Request::ForceUnlock(ForceUnlock { keys: self.names[name].clone(), expected, not_after: self.late() })
+    }
+
+    fn set_limit(&mut self) -> Request {
+        let semaphores: Vec<_> = self.names.iter().filter(|keys| keys.kind == Kind::Semaphore).cloned().collect();
+        match self.random.choice(semaphores) {
+            Some(keys) => {
+                let limit = one_of!(self.random, None, None, Some(0), Some(1), Some(2), Some(5));
+                Request::SetLimit(SetLimit { keys, limit, not_after: self.late() })
+            }
+            None => self.leave(),
+        }
     }
 
     /// One of this owner at this name.
@@ -396,7 +669,7 @@ impl Sequence {
             tickets.push(keys::ticket(&owner_id(attempt.owner), attempt.seq));
         }
         let keys = self.names[attempt.name].clone();
-        Request::Poll(Poll { keys, waits: self.random.u8(..4) > 0, names_ours: false, tickets })
+        Request::Poll(Poll { keys, waits: self.random.u8(..4) > 0, names_ours: self.random.u8(..5) == 0, tickets })
     }
 
     fn leave(&mut self) -> Request {
@@ -436,22 +709,21 @@ impl Sequence {
         list.into_iter().filter_map(text).collect()
     }
 
-    fn run_script(&mut self, command: &Command<'_>) -> String {
+    fn run_script(&mut self, command: &Command<'_>) -> ScriptReply {
         let now_us = self.now_us.cast_signed();
         self.lua.keyspace(|keyspace| keyspace.at(now_us));
         let keys: Vec<_> = command.keys().map(str::as_bytes).collect();
         let args: Vec<_> = std::iter::once("1".to_owned()).chain(command.args().flat_map(values)).collect();
         let args: Vec<_> = args.iter().map(String::as_bytes).collect();
         let text = script::of(command.script).text();
-        match self.lua.eval(command.script.name(), text, &keys, &args) {
-            Replied::Bulk(text) => {
-                let text = String::from_utf8(text).expect("it is text");
-                let status = text.split(' ').next().unwrap_or_default();
-                self.replied.insert(format!("{} {status}", command.script.name()));
-                text
-            }
+        let reply = match self.lua.eval(command.script.name(), text, &keys, &args) {
+            Replied::Bulk(text) => ScriptReply::Text(text),
+            Replied::List(fields) => ScriptReply::List(fields.into_iter().map(field).collect()),
             other => panic!("{}\n{other:?}", self.story.join("\n")),
-        }
+        };
+        let status = Fields::new(&reply).text().expect("it has a status").to_owned();
+        self.replied.insert(format!("{} {status}", command.script.name()));
+        reply
     }
 
     #[track_caller]
@@ -469,7 +741,7 @@ impl Sequence {
         for keys in self.names.clone() {
             let model = self.model.names.get(&*keys.lock).cloned().unwrap_or_default();
             // Else `!skip` would be noted.
-            assert!(model.queue.len() < 32, "seed {}", self.story[0]);
+            assert!(model.queue.len() < MOST_PLACES, "seed {}", self.story[0]);
             let lua = self.read_keys(&keys);
             self.same(lua, model);
         }
@@ -481,12 +753,13 @@ impl Sequence {
         let client = |(member, at): (&String, &u64)| (!member.starts_with('!')).then(|| (member.clone(), *at));
         Name {
             holder: self.read_holder(keys),
+            shared: self.read_shared(keys),
             queue: self.list(&["LRANGE", &keys.queue, "0", "-1"]).iter().map(|text| place(text)).collect(),
             deadlines: deadlines.iter().filter_map(client).collect(),
             queue_until_us: self.end_of(&keys.queue).unwrap_or(0),
             forgiven_us: deadlines.get("!forgiven").copied().unwrap_or(0),
             spent_us: deadlines.get("!spent").copied().unwrap_or(0),
-            tombstones: (0..2 * CLIENTS).filter_map(|owner| self.read_tombstone(keys, &owner_id(owner))).collect(),
+            tombstones: (0..OWNERS).filter_map(|owner| self.read_tombstone(keys, &owner_id(owner))).collect(),
             last_token: self.text(&["GET", &keys.tokens]).map_or(0, |token| natural(&token)),
         }
     }
@@ -510,7 +783,29 @@ impl Sequence {
         deadlines
     }
 
+    fn read_shared(&mut self, keys: &Keys) -> Shared {
+        let limit = self.text(&["GET", &keys.limit]).map(|limit| natural(&limit) as u32);
+        let mut fields = BTreeMap::new();
+        if keys.kind.is_shared() {
+            let all = self.list(&["HGETALL", &keys.lock]);
+            fields.extend(all.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())));
+        }
+        let Some(summary) = fields.remove("!used") else { return Shared { limit, ..Shared::default() } };
+        let summary: Vec<_> = summary.split(' ').map(natural).collect();
+        let holders: BTreeMap<_, _> =
+            fields.into_iter().map(|(owner, record)| (owner.clone(), record_of(owner, &record))).collect();
+        let used = holders.values().map(|holder| u64::from(holder.share.weight)).sum();
+        let last_token = self.text(&["GET", &keys.tokens]).map_or(0, |token| natural(&token));
+        let counted = vec![used, holders.len() as u64, summary[2], last_token];
+        self.same(&summary, &counted);
+        let until_us = self.end_of(&keys.lock).expect("it has an end");
+        Shared { holders, soon_us: Some(summary[2] * 1000), until_us, limit }
+    }
+
     fn read_holder(&mut self, keys: &Keys) -> Option<Holder> {
+        if keys.kind.is_shared() {
+            return None;
+        }
         let fields = self.list(&["HGETALL", &keys.lock]);
         let grant = fields.chunks(2).find(|pair| pair[0] == "!grant")?[1].clone();
         let [owner, holds] = fields.chunks(2).find(|pair| pair[0] != "!grant")? else { return None };
@@ -521,6 +816,7 @@ impl Sequence {
             seq: grant.next()?,
             token: grant.next()?,
             until_us: self.end_of(&keys.lock)?,
+            share: Share::LOCK,
         })
     }
 
@@ -539,9 +835,8 @@ impl Sequence {
 }
 
 impl Client {
-    fn new(number: usize, is_strict: bool, random: &mut fastrand::Rng) -> Self {
+    fn new(number: usize, is_strict: bool, waiter_ttl_ms: i64) -> Self {
         let id = format!("c{number}");
-        let waiter_ttl_ms = one_of!(random, 3001_i64, 5000, 10_000, 45_001);
         let (max_waiters, waiter_ttl) = (100, Duration::from_millis(waiter_ttl_ms.unsigned_abs()));
         let args = ClientArgs {
             id: id.clone(),
@@ -550,34 +845,28 @@ impl Client {
             boot_key: is_strict.then(|| keys::boot(PREFIX)),
         };
         let settings = server::Client { id, waiter_ttl_ms, max_waiters: max_waiters as usize };
-        Self { settings, args, first_lease: one_of!(random, 1000, 5000), last_seq: random.u64(1..12) }
+        Self { settings, args, first_lease: 5000, limit: 2, last_seq: 0 }
+    }
+
+    fn random(number: usize, is_strict: bool, limit: u32, random: &mut fastrand::Rng) -> Self {
+        Self {
+            first_lease: one_of!(random, 1000, 5000),
+            limit: if random.u8(..4) > 0 { limit } else { random.u32(1..5) },
+            last_seq: random.u64(1..12),
+            ..Self::new(number, is_strict, one_of!(random, 3001, 5000, 10_000, 45_001))
+        }
     }
 }
 
-/// Two owners for each client.
 fn owner_id(owner: usize) -> Arc<str> {
-    format!("c{}:{}", owner / 2, owner % 2).into()
+    match owner.checked_sub(2 * CLIENTS) {
+        Some(handle) => format!("c{handle}-5:0").into(),
+        None => format!("c{}:{}", owner / 2, owner % 2).into(),
+    }
 }
 
 fn number_of(owner: &str) -> usize {
-    (0..2 * CLIENTS).find(|number| *owner == *owner_id(*number)).expect("it is one of them")
-}
-
-fn client_of(request: &Request) -> Option<usize> {
-    match request {
-        Request::Leave(leave) => Some(number_of(&leave.owner) / 2),
-        _ => None,
-    }
-}
-
-fn command_of<'a>(request: &'a Request, args: &'a ClientArgs) -> Command<'a> {
-    match request {
-        Request::Acquire(it) => it.command(args),
-        Request::Release(it) => it.command(args),
-        Request::Renew(it) => it.command(args),
-        Request::Poll(it) => it.command(args),
-        Request::Leave(it) => it.command(args),
-    }
+    (0..OWNERS).find(|number| *owner == *owner_id(*number)).expect("it is one of them")
 }
 
 fn values(arg: &Arg<'_>) -> Vec<String> {
@@ -590,29 +879,36 @@ fn values(arg: &Arg<'_>) -> Vec<String> {
     }
 }
 
-fn answer_of(request: &Request, text: &str) -> Reply {
-    let (server_micros, answer) = match request {
-        Request::Acquire(_) => with(Answer::Acquired, text),
-        Request::Release(_) => with(Answer::Released, text),
-        Request::Renew(_) => with(Answer::Renewed, text),
-        Request::Poll(_) => with(|polled| Answer::Polled(Box::new(polled)), text),
-        Request::Leave(_) => with(Answer::Left, text),
-    };
+/// What the model has of it.
+fn answer_of(request: &Request, reply: &ScriptReply) -> Reply {
+    let (server_micros, mut fields, status) = head(reply);
+    let mut answer = request.answer(status, &mut fields).unwrap_or_else(|error| panic!("{reply:?}: {error}"));
+    if let Answer::Inspected(inspected) = &mut answer {
+        inspected.holders.iter_mut().for_each(|holder| (holder.since, holder.label) = Default::default());
+        inspected.queue.iter_mut().for_each(|place| place.label.clear());
+    }
     Reply { server_micros, answer }
 }
 
-fn with<T: Decode>(answer: impl FnOnce(T) -> Answer, text: &str) -> (Option<i64>, Answer) {
-    let (server_micros, decoded) = decoded(text);
-    (server_micros, answer(decoded))
+fn decoded<T: Decode>(reply: &ScriptReply) -> (Option<i64>, T) {
+    let (server_micros, mut fields, status) = head(reply);
+    (server_micros, T::decode(status, &mut fields).unwrap_or_else(|error| panic!("{reply:?}: {error}")))
 }
 
-/// With the server's clock, if the script has read it.
-fn decoded<T: Decode>(text: &str) -> (Option<i64>, T) {
-    let reply = ScriptReply::Text(text.as_bytes().to_vec());
-    let mut fields = Fields::new(&reply);
+/// The server's clock, if the script has read it, what is behind the head, and the status.
+fn head(reply: &ScriptReply) -> (Option<i64>, Fields<'_>, &str) {
+    let mut fields = Fields::new(reply);
     let head = Head::decode(&mut fields).expect("a reply has a head");
     let micros = Some(head.seconds * 1_000_000 + head.micros).filter(|micros| *micros > 0);
-    (micros, T::decode(head.status, &mut fields).unwrap_or_else(|error| panic!("{text}: {error}")))
+    (micros, fields, head.status)
+}
+
+fn field(reply: Replied) -> Field {
+    match reply {
+        Replied::Int(number) => Field::Int(number),
+        Replied::Bulk(text) => Field::Text(text),
+        other => panic!("{other:?} is no field"),
+    }
 }
 
 fn message(channel: &[u8], payload: &[u8]) -> Message {
@@ -631,8 +927,17 @@ fn message(channel: &[u8], payload: &[u8]) -> Message {
 fn place(text: &str) -> Place {
     let (ticket, terms) = text.split_once('/').expect("it has terms");
     let (owner, seq) = ticket.rsplit_once(':').expect("it has a seq");
-    let first_lease_ms = natural(terms.split('/').next().unwrap_or_default());
-    Place { owner: owner.to_owned(), seq: natural(seq), first_lease_ms }
+    let numbers = terms.split('/').next().unwrap_or_default();
+    let first_lease_ms = natural(numbers.rsplit(',').next().unwrap_or_default());
+    let share = keys::share_of(terms).unwrap_or(Share::LOCK);
+    Place { owner: owner.to_owned(), seq: natural(seq), share, first_lease_ms }
+}
+
+fn record_of(owner: String, record: &str) -> Holder {
+    let [end, holds, seq, token, terms] = *record.splitn(5, ' ').collect::<Vec<_>>() else { panic!("{record}") };
+    let share = keys::share_of(terms).expect("it has terms");
+    let [until_us, holds, seq, token] = [natural(end) * 1000, natural(holds), natural(seq), natural(token)];
+    Holder { owner, holds: holds as u32, seq, token, until_us, share }
 }
 
 fn natural(text: &str) -> u64 {
