@@ -7,6 +7,7 @@ use crate::session::Session;
 use crate::slab::Id;
 use crate::stages::counting::Counting;
 use crate::stages::entry::Stage;
+use crate::stages::guards::Count;
 use crate::time::Instant;
 use crate::timers::Timer;
 
@@ -117,10 +118,10 @@ impl Session {
         self.calls.get(call.0).map(|place| place.entry)
     }
 
-    /// The token of what this owner holds at a name, and how many guards there are, if no request about that is under way.
-    pub fn settled_guards(&self, owner: u64, lock_key: &str) -> Option<(u64, u32)> {
+    /// The token of what this owner holds at a name, and what its guards are, if no request about that is under way.
+    pub fn settled_guards(&self, owner: u64, lock_key: &str) -> Option<(u64, Count)> {
         match &self.entries.get(self.entry_at(owner, &lock_key.into())?)?.stage {
-            Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count().holds)),
+            Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count())),
             _ => None,
         }
     }

@@ -315,7 +315,7 @@ impl Entry {
             (Stage::Detaching(detaching), why) => detaching.close(why, line, who, desk),
             (Stage::Held(held), Closing::ByUser) => held.close(who, desk),
             (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
-            (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(desk),
+            (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(line, desk),
             (other, _) => other,
         });
     }

@@ -455,11 +455,11 @@ impl Held {
     }
 
     /// What is held is good until its deadline.
-    pub fn runtime_gone(mut self, desk: &mut Desk<'_>) -> Stage {
+    pub fn runtime_gone(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
         self.end_call(&ChangeError::Request(RequestError::RuntimeGone), desk);
         let until = desk.forgotten_at(self.hold.longest);
         self.guards.tell_ending(&Err(UnlockError::RuntimeGone { until }), desk);
-        Stage::Held(self)
+        self.settle(line, desk)
     }
 
     /// Tells the call that has its turn beside the guards.

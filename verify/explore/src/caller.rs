@@ -18,7 +18,24 @@ pub struct Caller {
     pub owner: u64,
     pub waits: bool,
     pub limit: Option<Instant>,
+    /// What it has of the name.
+    pub weight: u32,
+    pub attaches: Option<Taken>,
     pub state: State,
+}
+
+/// The handle that a caller takes up.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken {
+    pub token: u64,
+    pub state: HandleState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandleState {
+    MayHold,
+    /// Before the caller began.
+    GivenBack,
 }
 
 impl Caller {

@@ -8,7 +8,8 @@ use fairlock_proto::error::CallError;
 use fairlock_proto::event::CallId;
 use fairlock_proto::time::Instant;
 
-use crate::caller::{Caller, FIRST_LEASE, LEASE, OPERATION, POLL, State, WAITER_TTL};
+use crate::caller::{Caller, FIRST_LEASE, HandleState, LEASE, OPERATION, POLL, State, Taken, WAITER_TTL};
+use crate::names::{is_shared, limit_of};
 
 /// How long a name may have waiters and nobody who was granted it, when all trouble is over: a hold or a place of a client that
 /// is gone lasts so long at most, then a poll finds the lock free.
@@ -26,8 +27,10 @@ pub struct Checker {
     pub holds: u64,
     /// By client and call: what its guard relies on.
     guards: BTreeMap<(usize, CallId), Guard>,
-    /// The last token of each name that a caller saw, and of which hold.
+    /// The last token of each lock that a caller saw, and of which hold.
     tokens: BTreeMap<usize, (u64, usize, HoldId)>,
+    /// The tokens of shared names, and of which holds.
+    shares: BTreeMap<(usize, u64), (usize, HoldId)>,
     /// The tokens of holds that were ended by force: their holders may not know it yet.
     forced: BTreeMap<(usize, u64), Instant>,
     grants: BTreeMap<(usize, CallId), u64>,
@@ -38,9 +41,11 @@ pub struct Checker {
     broken: Option<String>,
 }
 
-struct Guard {
+#[derive(Debug, Clone, Copy)]
+pub struct Guard {
     name: usize,
     owner: u64,
+    weight: u32,
     token: u64,
     until: Instant,
 }
@@ -98,11 +103,59 @@ impl Checker {
         }
     }
 
+    /// R16: what its handle has given back does not come back. What is attached keeps its token.
+    fn attached(&mut self, client: usize, caller: &Caller, taken: Taken, token: u64, hold: HoldId) {
+        if token != taken.token {
+            self.breaks(format!("P2: the handle of {} is attached as {token}", taken.token));
+        }
+        if taken.state == HandleState::GivenBack {
+            self.breaks(format!("R16: c{client} attaches {token} of name {}, which was given back", caller.name));
+        }
+        if is_shared(caller.name) {
+            self.shares.insert((caller.name, token), (client, hold));
+        } else if self.tokens.get(&caller.name).is_some_and(|(last, ..)| *last > token) {
+            self.breaks(format!("P2: {token} at name {} is attached after a later one", caller.name));
+        } else {
+            self.tokens.insert(caller.name, (token, client, hold));
+        }
+    }
+
+    /// Each share has a token of its own.
+    fn shared(&mut self, client: usize, caller: &Caller, token: u64, hold: HoldId) {
+        let of = *self.shares.entry((caller.name, token)).or_insert((client, hold));
+        if of != (client, hold) {
+            self.breaks(format!("P2: two holds of name {} have the token {token}", caller.name));
+        }
+    }
+
+    /// A guard that is being detached is not relied on.
+    pub fn rests(&mut self, client: usize, call: CallId) -> Option<Guard> {
+        self.guards.remove(&(client, call))
+    }
+
+    pub fn goes_on(&mut self, client: usize, call: CallId, guard: Guard) {
+        // It may have been renewed while the detach waited for its turn.
+        self.guards.entry((client, call)).or_insert(guard);
+    }
+
+    /// A guard has less from now on.
+    pub fn shrinks(&mut self, client: usize, call: CallId, weight: u32) {
+        if let Some(guard) = self.guards.get_mut(&(client, call)) {
+            guard.weight = guard.weight.min(weight);
+        }
+    }
+
     /// P2: the next hold has a greater token, and nested guards have that of their hold.
     fn granted(&mut self, client: usize, caller: &Caller, token: u64, hold: HoldId) {
         // The answer to a grant that was ended by force meanwhile: it is lost as it begins.
         if self.forced.contains_key(&(caller.name, token)) {
             return;
+        }
+        if let Some(taken) = caller.attaches {
+            return self.attached(client, caller, taken, token, hold);
+        }
+        if is_shared(caller.name) {
+            return self.shared(client, caller, token, hold);
         }
         if let Some((last, of, same)) = self.tokens.get(&caller.name).copied() {
             if (of, same) == (client, hold) {
@@ -116,24 +169,30 @@ impl Checker {
         self.tokens.insert(caller.name, (token, client, hold));
     }
 
-    /// P1: no guard of another owner is relied on at this moment.
+    /// P1: what is relied on at this moment is no more than the limit, and of a lock one owner's alone.
     pub fn valid(&mut self, client: usize, call: CallId, caller: &Caller, until: Instant, now: Instant) {
-        let is_other = |(other, guard): &(&(usize, CallId), &Guard)| {
-            let is_other = other.0 != client || guard.owner != caller.owner;
-            let is_forced = self.forced.contains_key(&(guard.name, guard.token));
-            is_other && guard.name == caller.name && guard.until > now && !is_forced
-        };
-        let other = self.guards.iter().find(is_other).map(|((client, call), guard)| (*client, *call, guard.until));
         let is_forced =
             self.grants.get(&(client, call)).is_some_and(|token| self.forced.contains_key(&(caller.name, *token)));
-        if let Some((other, of, its_end)) = other.filter(|_| until > now && !is_forced) {
+        // The guards of one owner share what the greatest of them has.
+        let mut of_owners = BTreeMap::from([((client, caller.owner), caller.weight)]);
+        let mut others = Vec::new();
+        for ((other, of), guard) in self.guards.iter().filter(|(_, guard)| guard.name == caller.name) {
+            if guard.until > now && !self.forced.contains_key(&(guard.name, guard.token)) {
+                let weight = of_owners.entry((*other, guard.owner)).or_default();
+                *weight = guard.weight.max(*weight);
+                others.push((*other, *of, guard.until));
+            }
+        }
+        let limit = limit_of(caller.name);
+        if of_owners.values().sum::<u32>() > limit && until > now && !is_forced {
+            let (name, weight) = (caller.name, caller.weight);
             self.breaks(format!(
-                "P1: c{client} {call:?} and c{other} {of:?} hold {} at {now:?}, until {until:?} and {its_end:?}",
-                caller.name
+                "P1: c{client} {call:?} has {weight} of {name} at {now:?}, until {until:?}, beside {others:?}"
             ));
         }
         let token = self.grants.get(&(client, call)).copied().unwrap_or_default();
-        self.guards.insert((client, call), Guard { name: caller.name, owner: caller.owner, token, until });
+        let Caller { name, owner, weight, .. } = *caller;
+        self.guards.insert((client, call), Guard { name, owner, weight, token, until });
     }
 
     pub fn ends(&mut self, client: usize, call: CallId) {

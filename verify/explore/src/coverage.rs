@@ -10,11 +10,14 @@ use fairlock_proto::time::Instant;
 use fairlock_proto::witness::StageName;
 
 /// An event without its data.
-pub const KINDS: [&str; 16] = [
+pub const KINDS: [&str; 19] = [
     "Call",
     "Disturbed",
     "Claimed",
     "Unlock",
+    "Shrink",
+    "Extend",
+    "Detach",
     "Gone",
     "Answer",
     "Refusal",
@@ -36,6 +39,11 @@ pub fn kind(event: &Event<'_>) -> &'static str {
         Event::Disturbed(_) => "Disturbed",
         Event::Claimed(_) => "Claimed",
         Event::Unlock(_) => "Unlock",
+        Event::Shrink { .. } => "Shrink",
+        Event::Extend { .. } => "Extend",
+        Event::Detach { .. } => "Detach",
+        // It concerns no owner.
+        Event::Ask(..) => "Ask",
         Event::Gone(_) => "Gone",
         Event::Replied(_, Ok(_)) => "Answer",
         Event::Replied(_, Err(RequestError::Refused(_))) => "Refusal",

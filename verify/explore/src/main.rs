@@ -1,8 +1,9 @@
 //! Searches the states of fairlock's state machine.
 //!
-//!   explore world [FIRST [COUNT]]   random runs, by seeds
-//!   explore table [COUNT]           so many of them; prints how often each stage met each event, and holds it to what can be
-//!   explore story SEED              one run, and what happened in it
+//!   explore world [FIRST [COUNT]]   random runs of locks, by seeds
+//!   explore kinds [FIRST [COUNT]]   of all kinds of names, whose holds are changed and given to handles
+//!   explore table [COUNT]           so many of both; prints how often each stage met each event, and holds it to what can be
+//!   explore story RUN SEED          one run of the world or of the kinds, and what happened in it
 //!   explore search [NAME...]        all states up to the bounds of these searches, or of all of them
 //!
 //! Exit code 1: something is broken. What led to it is printed, and then the run and what is broken, after `VIOLATED`.
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use fairlock_explore::coverage::Coverage;
+use fairlock_explore::names::Subject;
 use fairlock_explore::search::{self, Replayed, Search};
 use fairlock_explore::world::World;
 
@@ -18,11 +20,16 @@ fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        ["world", numbers @ ..] => world(number(numbers, 0, 1), number(numbers, 1, 1000)).map(drop),
+        ["world", numbers @ ..] => runs(Subject::Locks, numbers).map(drop),
+        ["kinds", numbers @ ..] => runs(Subject::Kinds, numbers).map(drop),
         ["table", numbers @ ..] => table(number(numbers, 0, 5000)),
-        ["story", seed] => story(number(&[seed], 0, 1)),
+        ["story", "kinds", seed] => story(Subject::Kinds, number(&[seed], 0, 1)),
+        ["story", "world", seed] => story(Subject::Locks, number(&[seed], 0, 1)),
         ["search", names @ ..] => run_searches(names),
-        _ => Err("explore world [FIRST [COUNT]] | table [COUNT] | story SEED | search [NAME...]".into()),
+        _ => Err(
+            "explore world [FIRST [COUNT]] | kinds [FIRST [COUNT]] | table [COUNT] | story RUN SEED | search [NAME...]"
+                .into(),
+        ),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,10 +44,11 @@ fn number(words: &[&str], at: usize, default: u64) -> u64 {
     words.get(at).and_then(|word| word.parse().ok()).unwrap_or(default)
 }
 
-fn world(first: u64, count: u64) -> Result<Coverage, String> {
+fn runs(subject: Subject, numbers: &[&str]) -> Result<Coverage, String> {
+    let (first, count) = (number(numbers, 0, 1), number(numbers, 1, 1000));
     let (begun, mut steps, mut holds, mut coverage) = (Instant::now(), 0, 0, Coverage::default());
     for seed in first..first + count {
-        let mut world = World::new(seed);
+        let mut world = World::about(subject, seed);
         world.run().map_err(|broken| violated(&broken))?;
         (steps, holds) = (steps + world.steps, holds + world.checker.holds);
         coverage.add(&world.coverage);
@@ -51,14 +59,16 @@ fn world(first: u64, count: u64) -> Result<Coverage, String> {
 }
 
 fn table(count: u64) -> Result<(), String> {
-    let coverage = world(1, count)?;
+    let count = count.to_string();
+    let mut coverage = runs(Subject::Locks, &["1", &count])?;
+    coverage.add(&runs(Subject::Kinds, &["1", &count])?);
     println!("{}", coverage.table());
     let wrong = fairlock_explore::table::check(&coverage);
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-fn story(seed: u64) -> Result<(), String> {
-    let mut world = World::new(seed).with_story();
+fn story(subject: Subject, seed: u64) -> Result<(), String> {
+    let mut world = World::about(subject, seed).with_story();
     let outcome = world.run();
     println!("{}", world.story());
     outcome.map_err(|broken| violated(&broken))

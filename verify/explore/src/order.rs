@@ -72,12 +72,17 @@ impl Order {
             let is_last = self.asked.of(lock, &ticket.0).is_none_or(|last| last == ticket.1);
             line.add(ticket, if is_last && !is_excused(ticket) { Claim::Good } else { Claim::Excused }, &queued);
         }
-        let holder = name.holder.as_ref().filter(|holder| line.token != Some(holder.token));
-        let granted = holder.map(|holder| (holder.owner.clone(), holder.seq));
-        let overtaken = granted.as_ref().and_then(|ticket| line.overtaken_by(ticket));
-        let is_granted = |waiter: &Waiter| granted.as_ref() == Some(&waiter.ticket);
-        line.waiters.retain(|it| !is_granted(it) && (it.claim == Claim::Good || queued.contains(&it.ticket)));
-        line.token = name.holder.as_ref().map(|holder| holder.token);
+        let mut granted: Vec<_> =
+            name.holders().filter(|holder| line.token.is_none_or(|last| last < holder.token)).collect();
+        granted.sort_unstable_by_key(|holder| holder.token);
+        let mut overtaken = None;
+        for holder in granted {
+            let ticket = (holder.owner.clone(), holder.seq);
+            overtaken = overtaken.or_else(|| line.overtaken_by(&ticket));
+            line.waiters.retain(|waiter| waiter.ticket != ticket);
+            line.token = Some(holder.token);
+        }
+        line.waiters.retain(|it| it.claim == Claim::Good || queued.contains(&it.ticket));
         overtaken
     }
 

@@ -24,6 +24,7 @@ use fairlock_proto::time::{Instant, ServerTime};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::caller::{LEASE, OPERATION, WAITER_TTL};
+use crate::names::keys;
 use crate::server::{self, Message, Server, Text, TokenClock};
 use crate::world;
 
@@ -383,10 +384,10 @@ impl State {
             Intent::Tries => Manner::Tries { limit: self.now + OPERATION, proposed: None },
         };
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
-        let (keys, scope, task, self_wait) = (world::keys(0), Scope::Owner, TaskId(0), SelfWait::Warned);
+        let (keys, scope, task, self_wait) = (keys(0), Scope::Owner, TaskId(0), SelfWait::Warned);
         self.step(
             client,
-            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task, self_wait }),
+            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight: 1, terms, task, self_wait }),
         );
     }
 
@@ -455,7 +456,7 @@ impl State {
     /// P4, P6: a hold has the guards that its callers have, and the server counts them. While a request about their number is
     /// under way, that may differ.
     fn is_counted(&self) -> bool {
-        let lock = &world::keys(0).lock;
+        let lock = &keys(0).lock;
         let count = |plan: &Plan| {
             let is_of = |caller: &&Caller| (caller.plan.client, caller.plan.owner) == (plan.client, plan.owner);
             let relying = self.callers.iter().filter(is_of).filter_map(Caller::relied);
@@ -468,7 +469,7 @@ impl State {
             let (callers, token) = count(plan);
             let holder = self.server.names.values().filter_map(|name| name.holder.as_ref()).next();
             let counted = holder.filter(|holder| Some(holder.token) == token).map_or(callers, |holder| holder.holds);
-            (guards, guards) == (callers, counted)
+            (guards.holds, guards.holds) == (callers, counted)
         })
     }
 
@@ -604,7 +605,7 @@ impl Model for Search {
                 state.budget.forces -= 1;
                 let mut messages = Vec::new();
                 let micros = state.now.micros();
-                state.server.run(&world::force_unlock(0), &settings(0), micros, &mut messages);
+                state.server.run(&world::force_unlock(0, None), &settings(0), micros, &mut messages);
                 let token = server::revoked(&messages);
                 state.forced.extend(token);
                 state.unheard.extend(token);

@@ -1,7 +1,7 @@
 //! Clients, their callers, the network and the servers, in one thread and in one random order of events.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::{Effect, Outcome, Request};
@@ -9,7 +9,7 @@ use fairlock_proto::error::{Cause, Fault, Refusal, RefusalKind, RequestError};
 use fairlock_proto::event::{
     CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
-use fairlock_proto::keys::Keys;
+use fairlock_proto::keys::{Kind, Share};
 use fairlock_proto::push::Push;
 use fairlock_proto::requests::force_unlock::ForceUnlock;
 use fairlock_proto::requests::give::Give;
@@ -23,11 +23,12 @@ use crate::caller::{Caller, FIRST_LEASE, GRANT_TTL, LEASE, OPERATION, POLL, Stat
 use crate::checker::{Checker, NOTIFIED};
 use crate::coverage::Coverage;
 use crate::delay::{Delays, Hindrance};
+use crate::handles::{Change, Handles, terms};
+use crate::names::{Subject, is_shared, keys, shares};
 use crate::order::Order;
-use crate::server::{self, Message, Server, Text, TokenClock};
+use crate::server::{self, Holder, Message, Server, Text, TokenClock};
 
 const CLIENTS: usize = 3;
-const NAMES: usize = 2;
 /// When all faults end.
 pub const TROUBLE: Duration = Duration::from_secs(30);
 /// When nothing is left of them: leases, places, late requests, and the time for which a server grants nothing. From here on there
@@ -56,29 +57,24 @@ pub fn settings(client: usize) -> Settings {
     }
 }
 
-static KEYS: LazyLock<[Arc<Keys>; NAMES]> =
-    LazyLock::new(|| std::array::from_fn(|name| Arc::new(Keys::new("p", &name.to_string()))));
-
-pub fn keys(name: usize) -> Arc<Keys> {
-    KEYS[name].clone()
-}
-
 pub struct World {
     pub steps: u64,
     pub seed: u64,
     pub checker: Checker,
     pub coverage: Coverage,
     random: fastrand::Rng,
-    now: Instant,
+    pub(crate) now: Instant,
     topology: Topology,
     hosts: Vec<Host>,
-    clients: Vec<Client>,
+    pub(crate) clients: Vec<Client>,
     /// What happens when.
     agenda: BTreeMap<(Instant, u64), Happening>,
     number: u64,
     /// A client has ended, and its requests had no answer: what it has at the servers ends by itself.
     ended: bool,
     calm: Calm,
+    pub(crate) subject: Subject,
+    pub(crate) handles: Handles,
     order: Order,
     delays: Delays,
     story: Option<Vec<String>>,
@@ -104,34 +100,53 @@ struct Host {
     refuses_until: Instant,
 }
 
-struct Client {
-    session: Session,
-    calls: Slab<()>,
-    callers: BTreeMap<CallId, Caller>,
+pub(crate) struct Client {
+    pub session: Session,
+    pub calls: Slab<()>,
+    pub callers: BTreeMap<CallId, Caller>,
+    /// What is asked about holds, or by handles.
+    pub changes: BTreeMap<CallId, Change>,
     connections: BTreeMap<NodeId, Connection>,
     /// Copies of requests are sent by it as well.
     settings: server::Client,
-    next_owner: u64,
+    pub next_owner: u64,
     stands_still_until: Instant,
-    life: Life,
+    pub life: Life,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+pub(crate) enum Life {
     Open,
     Closed,
     /// Its process has ended.
     Dead,
 }
 
-enum Happening {
+pub(crate) enum Happening {
     Act(usize),
     Claim(usize, CallId),
     End(usize, CallId),
+    /// Of the hold of a guard.
+    Change(usize, CallId),
+    /// All handles that are left are given back.
+    HandlesEnd,
     Disturb(usize, CallId),
-    Arrives { client: usize, id: RequestId, host: usize, request: Arc<Request> },
-    Answers { client: usize, id: RequestId, reply: Result<Reply, RequestError> },
-    Pushed { client: usize, connection: Connection, message: Message },
+    Arrives {
+        client: usize,
+        id: RequestId,
+        host: usize,
+        request: Arc<Request>,
+    },
+    Answers {
+        client: usize,
+        id: RequestId,
+        reply: Result<Reply, RequestError>,
+    },
+    Pushed {
+        client: usize,
+        connection: Connection,
+        message: Message,
+    },
     Breaks(usize, NodeId),
     Connects(usize, NodeId),
     Force,
@@ -140,7 +155,10 @@ enum Happening {
     HostRefuses(usize),
     Restarts(usize, Restart),
     Moves,
-    Serves { client: usize, lock: String },
+    Serves {
+        client: usize,
+        lock: String,
+    },
     Closes(usize),
     RuntimeGone(usize),
     Dies(usize),
@@ -148,14 +166,19 @@ enum Happening {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Restart {
+pub(crate) enum Restart {
     WithItsData,
     WithOlderData,
     Empty,
 }
 
 impl World {
+    /// Of locks alone.
     pub fn new(seed: u64) -> Self {
+        Self::about(Subject::Locks, seed)
+    }
+
+    pub fn about(subject: Subject, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let topology = if random.u8(..4) == 0 { Topology::Cluster } else { Topology::OneServer };
         let hosts = if topology == Topology::Cluster { 2 } else { 1 };
@@ -173,11 +196,18 @@ impl World {
             number: 0,
             ended: false,
             calm,
+            subject,
+            handles: Handles::default(),
             order: Order::default(),
             delays: Delays::default(),
             story: None,
             random,
         };
+        if subject == Subject::Kinds {
+            // The ends of shares are by the clocks of servers, which must agree where slots move (docs/deploying.md).
+            let Host { skew, ahead_us, .. } = world.hosts[0];
+            world.hosts.iter_mut().for_each(|host| (host.skew, host.ahead_us) = (skew, ahead_us));
+        }
         world.begin();
         world
     }
@@ -212,6 +242,9 @@ impl World {
                 self.at(Instant::default() + after, Happening::Dies(client));
             }
         }
+        if self.subject == Subject::Kinds {
+            self.at(Instant::default() + LAST_CALL, Happening::HandlesEnd);
+        }
         self.perhaps(2, 30_000, |_| Happening::Force);
         for host in 0..self.hosts.len() {
             self.perhaps(6, 30_000, |_| Happening::HostRests(host));
@@ -224,11 +257,11 @@ impl World {
         }
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.random.u64(..bound)
     }
 
-    fn one_in(&mut self, bound: u64) -> bool {
+    pub(crate) fn one_in(&mut self, bound: u64) -> bool {
         self.below(bound) == 0
     }
 
@@ -240,12 +273,12 @@ impl World {
         self.now >= Instant::default() + SETTLED
     }
 
-    fn soon(&mut self, within_ms: u64, happening: Happening) {
+    pub(crate) fn soon(&mut self, within_ms: u64, happening: Happening) {
         let micros = self.below(within_ms * 1000) + 1;
         self.at(self.now + Duration::from_micros(micros), happening);
     }
 
-    fn perhaps(&mut self, one_in: u64, within_ms: u64, happening: impl FnOnce(&mut Self) -> Happening) {
+    pub(crate) fn perhaps(&mut self, one_in: u64, within_ms: u64, happening: impl FnOnce(&mut Self) -> Happening) {
         if self.one_in(one_in) {
             let happening = happening(self);
             self.soon(within_ms, happening);
@@ -295,7 +328,8 @@ impl World {
     }
 
     fn tell(&self, broken: String) -> String {
-        format!("world {}: {broken}", self.seed)
+        let run = if self.subject == Subject::Kinds { "kinds" } else { "world" };
+        format!("{run} {}: {broken}", self.seed)
     }
 
     fn happen(&mut self, happening: Happening) {
@@ -310,6 +344,8 @@ impl World {
             Happening::Act(client) => self.act(client),
             Happening::Claim(client, call) => self.claim(client, call),
             Happening::End(client, call) => self.end(client, call),
+            Happening::Change(client, call) => self.change(client, call),
+            Happening::HandlesEnd => self.give_handles_back(),
             Happening::Disturb(client, call) => self.step(client, Event::Disturbed(call)),
             Happening::Arrives { client, id, host, request } => self.arrives(client, id, host, &request),
             Happening::Answers { client, id, reply } => self.step(client, Event::Replied(id, reply)),
@@ -373,6 +409,7 @@ impl World {
         let this = &mut self.clients[client];
         this.life = Life::Dead;
         this.callers.clear();
+        this.changes.clear();
         this.connections.clear();
         self.ended = true;
         if is_noticed {
@@ -394,8 +431,14 @@ impl World {
         if self.now >= Instant::default() + LAST_CALL || self.clients[client].life != Life::Open {
             return;
         }
-        let name = self.below(NAMES as u64) as usize;
-        let scope = if self.one_in(2) { Scope::Owner } else { Scope::Call };
+        if self.subject == Subject::Kinds && self.one_in(3) && self.uses_handle(client) {
+            return self.soon(1500, Happening::Act(client));
+        }
+        let name = self.some_name();
+        let share = self.some_share(name);
+        // A permit is never re-entered.
+        let may_nest = keys(name).kind != Kind::Semaphore;
+        let scope = if may_nest && self.one_in(2) { Scope::Owner } else { Scope::Call };
         let this = &mut self.clients[client];
         this.next_owner += 1;
         let fresh = this.next_owner;
@@ -408,20 +451,34 @@ impl World {
             _ => Manner::Waits { limit: None },
         };
         let lease = if self.one_in(4) { Lease::Fixed(LEASE) } else { Lease::Renewed(LEASE) };
-        let caller = Caller { name, owner, waits: manner.waits(), limit: manner.limit(), state: State::Waits };
+        let (waits, limit, weight) = (manner.waits(), manner.limit(), share.weight);
+        let caller = Caller { name, owner, waits, limit, weight, attaches: None, state: State::Waits };
         self.clients[client].callers.insert(call, caller);
-        let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
+        let (owner_id, terms) = (format!("c{client}:{owner}").into(), terms(name, share));
         let (keys, task) = (keys(name), TaskId(self.below(3)));
         let self_wait = if self.one_in(8) { SelfWait::Refused } else { SelfWait::Warned };
         self.say(|| format!("c{client} {call:?} calls {name} as {owner}: {manner:?} {lease:?}"));
         self.step(
             client,
-            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, terms, task, self_wait }),
+            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task, self_wait }),
         );
         // Some give up at any time.
         self.perhaps(6, 5000, |_| Happening::End(client, call));
         self.perhaps(6, 5000, |_| Happening::Disturb(client, call));
         self.soon(1500, Happening::Act(client));
+    }
+
+    fn some_name(&mut self) -> usize {
+        let names = self.subject.names();
+        names.start + self.below(names.len() as u64) as usize
+    }
+
+    fn some_share(&mut self, name: usize) -> Share {
+        let shares = shares(name);
+        match *shares.as_slice() {
+            [only] => only,
+            _ => shares[self.below(shares.len() as u64) as usize],
+        }
     }
 
     fn claim(&mut self, client: usize, call: CallId) {
@@ -431,11 +488,16 @@ impl World {
             self.step(client, Event::Claimed(call));
             let for_ms = if self.one_in(5) { 8000 } else { 300 };
             self.soon(for_ms, Happening::End(client, call));
+            if self.subject == Subject::Kinds {
+                self.perhaps(3, 400, |_| Happening::Change(client, call));
+            }
         }
     }
 
     fn end(&mut self, client: usize, call: CallId) {
         let unlocks = self.one_in(2);
+        // A detach takes its guard along.
+        let unlocks = !matches!(self.drop_change(client, call), Some(Change::Detach(..))) && unlocks;
         let Some(caller) = self.clients[client].callers.get_mut(&call) else { return };
         self.checker.ends(client, call);
         if caller.state == State::Holds && unlocks {
@@ -449,7 +511,7 @@ impl World {
         }
     }
 
-    fn forget(&mut self, client: usize, call: CallId) {
+    pub(crate) fn forget(&mut self, client: usize, call: CallId) {
         self.checker.ends(client, call);
         if let Some(caller) = self.clients[client].callers.remove(&call) {
             self.order.given_up(&keys(caller.name).lock, &caller.id(client));
@@ -484,7 +546,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, client: usize, event: Event<'_>) {
+    pub(crate) fn step(&mut self, client: usize, event: Event<'_>) {
         let mut effects = Vec::new();
         self.steps += 1;
         let this = &mut self.clients[client];
@@ -523,7 +585,13 @@ impl World {
     fn told(&mut self, client: usize, call: CallId, outcome: Outcome) {
         self.say(|| format!("c{client} {call:?} hears {outcome:?}"));
         let now = self.now;
+        if self.change_is_told(client, call, &outcome) {
+            return;
+        }
         let Some(caller) = self.clients[client].callers.get_mut(&call) else { return };
+        if let Outcome::Granted { weight, .. } = outcome {
+            caller.weight = weight;
+        }
         self.checker.told(client, call, caller, &outcome, now);
         if let Outcome::Granted { .. } = outcome {
             caller.state = State::Offered;
@@ -639,13 +707,14 @@ impl World {
     }
 
     fn force(&mut self) {
-        let name = self.below(NAMES as u64) as usize;
+        let name = self.some_name();
         let keys = keys(name);
         let host = self.host_of(&keys.lock);
         let (micros, mut messages) = (self.hosts[host].micros(self.now), Vec::new());
         let settings = self.clients[0].settings.clone();
         self.order.serves(&keys.lock, &self.hosts[host].server, micros);
-        self.hosts[host].server.run(&force_unlock(name), &settings, micros, &mut messages);
+        let expected = self.some_token(name, host);
+        self.hosts[host].server.run(&force_unlock(name, expected), &settings, micros, &mut messages);
         let token = server::revoked(&messages);
         self.say(|| format!("force_unlock of {}: {token:?}", keys.name));
         self.check_order(&keys.lock, host);
@@ -654,6 +723,13 @@ impl World {
             self.soon(10_000, Happening::Force);
         }
         self.publish(host, messages);
+    }
+
+    /// Of a shared name one of its holds is ended.
+    fn some_token(&mut self, name: usize, host: usize) -> Option<u64> {
+        let at_server = self.hosts[host].server.names.get(&*keys(name).lock).filter(|_| is_shared(name))?;
+        let tokens: Vec<_> = at_server.holders().map(|holder| holder.token).collect();
+        if tokens.is_empty() { None } else { Some(tokens[self.below(tokens.len() as u64) as usize]) }
     }
 
     /// All of its connections end. What it may have forgotten freezes it for the longest lease.
@@ -685,14 +761,14 @@ impl World {
             this.server.frozen_until_us = micros + u64::try_from(freeze.as_micros()).unwrap_or(0);
         }
         this.older.clear();
-        let served: Vec<_> = (0..NAMES).map(keys).filter(|keys| self.host_of(&keys.lock) == host).collect();
+        let served: Vec<_> = self.subject.names().map(keys).filter(|keys| self.host_of(&keys.lock) == host).collect();
         served.iter().for_each(|keys| self.order.begin_anew(&keys.lock, &self.hosts[host].server));
         (0..CLIENTS).for_each(|client| self.breaks(client, node(host)));
     }
 
     /// A name goes to the other server, and the clients learn of it one by one.
     fn move_slot(&mut self) {
-        let keys = keys(self.below(NAMES as u64) as usize);
+        let keys = keys(self.some_name());
         let from = self.host_of(&keys.lock);
         let to = 1 - from;
         // What a frozen server has forgotten, the other one would grant.
@@ -713,7 +789,7 @@ impl World {
         self.perhaps(2, 20_000, |_| Happening::Moves);
     }
 
-    fn say(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
         let at = self.now;
         if let Some(story) = &mut self.story {
             story.push(format!("{at:?} {}", line()));
@@ -723,7 +799,7 @@ impl World {
     /// What must be true after each event.
     fn look(&mut self) {
         let is_trouble = self.is_trouble();
-        for name in 0..NAMES {
+        for name in self.subject.names() {
             let awake = self.clients.iter().filter(|client| client.stands_still_until <= self.now);
             let waiting = awake.flat_map(|client| client.callers.values());
             let waits =
@@ -731,7 +807,8 @@ impl World {
             self.checker.progress(name, waits > 0, is_trouble, self.now);
             self.check_counts(name);
             self.note_grant(name);
-            if self.is_settled() {
+            // What a handle holds keeps others waiting too.
+            if self.is_settled() && self.subject == Subject::Locks {
                 let hindrance = self.hindrance(name);
                 let late = self.delays.look(name, hindrance, self.now);
                 late.into_iter().for_each(|late| self.checker.breaks(late));
@@ -761,14 +838,18 @@ impl World {
     fn check_counts(&mut self, name: usize) {
         let lock = keys(name).lock.clone();
         let host = &self.hosts[self.host_of(&lock)];
-        let holder = host.server.names.get(&*lock).and_then(|name| name.holder.as_ref());
-        let Some(holder) = holder.filter(|_| !host.has_lost_data) else { return };
-        let (client, owner) = owner_of(&holder.owner);
-        let guards = self.clients[client].session.settled_guards(owner, &lock);
-        if let Some((_, guards)) = guards.filter(|(token, guards)| *token == holder.token && *guards != holder.holds) {
-            let counted = holder.holds;
-            self.checker
-                .breaks(format!("P4: c{client} has {guards} guards of {lock}, and the server counts {counted}"));
+        let Some(at_server) = host.server.names.get(&*lock).filter(|_| !host.has_lost_data) else { return };
+        for Holder { owner: owner_id, token, holds, share, .. } in at_server.holders() {
+            let Some((client, owner)) = client_owner(owner_id) else { continue };
+            let guards = self.clients[client].session.settled_guards(owner, &lock).filter(|(of, _)| of == token);
+            let Some((_, guards)) = guards else { continue };
+            let is_weighed = !is_shared(name) || guards.weight == share.weight;
+            if guards.holds != *holds || !is_weighed {
+                self.checker.breaks(format!(
+                    "P4: c{client} has {guards:?} of {lock}, and the server counts {holds} of {share:?}"
+                ));
+                return;
+            }
         }
     }
 
@@ -812,10 +893,12 @@ impl World {
         let living = self.clients.iter().enumerate().filter(|(_, client)| client.life != Life::Dead);
         for (number, client) in living {
             let left: Vec<_> = client.callers.iter().map(|(call, caller)| format!("{call:?} {caller:?}")).collect();
+            let changes = client.changes.iter().map(|(call, change)| format!("{call:?} {change:?}"));
+            let left: Vec<_> = left.into_iter().chain(changes).collect();
             self.checker.left(number, &left, client.session.is_idle());
         }
         // The places of a client that has ended go with their queue.
-        let later = if self.ended { Duration::from_secs(100) } else { Duration::ZERO };
+        let later = if self.ended || self.handles.are_left() { Duration::from_secs(100) } else { Duration::ZERO };
         for host in &mut self.hosts {
             host.server.expire(host.micros(self.now + later));
             let micros = host.micros(self.now + later);
@@ -823,6 +906,11 @@ impl World {
             self.checker.left_at_server(is_free, &format!("{:?}", host.server.names));
         }
     }
+}
+
+/// Of an owner that is no handle's.
+fn client_owner(id: &str) -> Option<(usize, u64)> {
+    (!id.contains('-')).then(|| owner_of(id))
 }
 
 /// The client and the number of an owner.
@@ -840,8 +928,8 @@ pub fn lock_of(request: &Request) -> &str {
 }
 
 /// Ends any hold of a lock.
-pub fn force_unlock(name: usize) -> Request {
-    Request::ForceUnlock(ForceUnlock { keys: keys(name), expected: None, not_after: i64::MAX })
+pub fn force_unlock(name: usize, expected: Option<u64>) -> Request {
+    Request::ForceUnlock(ForceUnlock { keys: keys(name), expected, not_after: i64::MAX })
 }
 
 pub fn brief(request: &Request) -> String {
@@ -872,6 +960,7 @@ impl Happening {
             Self::Act(client)
             | Self::Claim(client, _)
             | Self::End(client, _)
+            | Self::Change(client, _)
             | Self::Disturb(client, _)
             | Self::Answers { client, .. }
             | Self::Pushed { client, .. }
@@ -933,6 +1022,7 @@ impl Client {
             session: Session::new(settings(number), topology),
             calls: Slab::default(),
             callers: BTreeMap::new(),
+            changes: BTreeMap::new(),
             connections: BTreeMap::new(),
             settings: server::Client { id: format!("c{number}"), waiter_ttl_ms, max_waiters: 100 },
             next_owner: 100,
