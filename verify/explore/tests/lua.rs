@@ -116,129 +116,6 @@ fn the_model_does_what_the_scripts_do() {
     assert!(replied.iter().eq(all), "{replied:?}");
 }
 
-/// What the random sequences hardly meet.
-mod rare {
-    use super::*;
-
-    const LONG: u64 = 30_000;
-
-    /// Clients that live for so long, at a semaphore, from the owner and the seq of each to what it does.
-    struct Rare(Sequence);
-
-    impl Rare {
-        fn new(waiter_ttls_ms: [i64; CLIENTS]) -> Self {
-            let mut sequence = Sequence::new(1, Interpreter::new().expect("Lua begins"));
-            sequence.names = vec![Keys::of(Kind::Semaphore, PREFIX, "s").into()];
-            sequence.clients =
-                waiter_ttls_ms.iter().enumerate().map(|(number, ttl)| Client::new(number, false, *ttl)).collect();
-            sequence.model = Server::new(TokenClock::Time);
-            let mut rare = Self(sequence);
-            rare.reach(&[0, 1, 2]);
-            rare
-        }
-
-        fn reach(&mut self, clients: &[usize]) {
-            self.0.reach(clients.iter().map(|client| format!("c{client}")).collect());
-        }
-
-        fn pass(&mut self, ms: u64) {
-            self.0.now_us += ms * 1000;
-            self.0.model.expire(self.0.now_us);
-        }
-
-        fn run(&mut self, client: usize, request: &Request) {
-            self.0.run(client, request);
-            self.0.compare_keys();
-        }
-
-        fn acquire(&mut self, owner: usize, seq: u64, (weight, limit): (u32, u32), lease_ms: u64) {
-            let terms = keys::shared_terms(Share { weight, limit }, Duration::from_secs(5), "x").into();
-            let (keys, not_after, lease) = (self.0.names[0].clone(), i64::MAX, Duration::from_millis(lease_ms));
-            let (mode, of) = (Mode::Queue, owner_id(owner));
-            self.run(owner / 2, &Request::Acquire(Acquire { keys, owner: of, seq, mode, lease, terms, not_after }));
-        }
-
-        fn token(&self, owner: usize) -> u64 {
-            let name = &self.0.model.names[&*self.0.names[0].lock];
-            name.shared.holders[&*owner_id(owner)].token
-        }
-
-        fn give(&mut self, from: usize, to: usize, attempt: u64, lease_ms: u64) {
-            let (token, lease) = (self.token(from), Duration::from_millis(lease_ms));
-            let (keys, from, to, terms) = (self.0.names[0].clone(), owner_id(from), owner_id(to), "1,1,5000/x".into());
-            let give = Give { keys, from, seq: 100, token, to, attempt, lease, terms, not_after: i64::MAX };
-            self.run(0, &Request::Give(Box::new(give)));
-        }
-
-        fn release(&mut self, owner: usize, seq: u64, holds: u32) {
-            let (keys, token, terms) = (self.0.names[0].clone(), self.token(owner), "".into());
-            let (weight, attempt, copies_until, is_handle) = (1, 0, 0, false);
-            let of = owner_id(owner);
-            let release =
-                Release { keys, owner: of, token, holds, weight, seq, attempt, copies_until, terms, is_handle };
-            self.run(owner / 2, &Request::Release(release));
-        }
-    }
-
-    #[test]
-    fn a_release_notes_no_silence_of_the_second_in_line_if_the_first_fills_the_room() {
-        for limit_of_second in [1, 2] {
-            let mut rare = Rare::new([45_001, 10_000, 3001]);
-            rare.acquire(0, 1, (1, 1), LONG);
-            rare.acquire(2, 1, (1, 1), LONG);
-            rare.acquire(4, 1, (1, limit_of_second), LONG);
-            rare.pass(4000);
-            rare.release(0, 1, 0);
-        }
-    }
-
-    #[test]
-    fn a_release_looks_at_all_where_a_lease_has_ended() {
-        let mut rare = Rare::new([45_001, 10_000, 3001]);
-        rare.acquire(0, 1, (1, 2), LONG);
-        rare.acquire(1, 2, (1, 2), 1000);
-        rare.acquire(2, 1, (1, 2), LONG);
-        rare.acquire(4, 1, (1, 2), LONG);
-        rare.pass(4000);
-        rare.release(0, 1, 0);
-    }
-
-    #[test]
-    fn one_that_waits_was_given_a_share() {
-        for (attempt, lease) in [(4, LONG), (5, LONG), (6, LONG), (4, 1000), (5, 1000), (6, 1000)] {
-            let mut rare = Rare::new([45_001, 10_000, 3001]);
-            rare.acquire(0, 1, (1, 2), LONG);
-            rare.acquire(1, 2, (1, 2), LONG);
-            rare.acquire(2, 5, (1, 2), LONG);
-            rare.acquire(4, 1, (1, 2), LONG);
-            rare.give(1, 2, attempt, lease);
-            rare.pass(4000);
-            rare.release(0, 1, 0);
-        }
-    }
-
-    #[test]
-    fn one_that_waits_gives_back_a_part_of_what_it_was_given() {
-        let mut rare = Rare::new([45_001, 10_000, 3001]);
-        rare.acquire(0, 1, (1, 3), LONG);
-        rare.acquire(1, 2, (2, 3), LONG);
-        rare.acquire(2, 5, (1, 3), LONG);
-        rare.give(1, 2, 4, LONG);
-        rare.release(2, 5, 1);
-    }
-
-    #[test]
-    fn one_that_is_heard_comes_in_with_an_earlier_place_of_its_client() {
-        let mut rare = Rare::new([3001, 6100, 3001]);
-        rare.acquire(4, 1, (2, 2), 1000);
-        rare.acquire(0, 1, (1, 2), LONG);
-        rare.acquire(2, 1, (1, 2), LONG);
-        rare.reach(&[]);
-        rare.pass(5000);
-        rare.acquire(1, 2, (1, 2), LONG);
-    }
-}
-
 /// One that was asked for before.
 #[derive(Clone)]
 struct Attempt {
@@ -942,4 +819,127 @@ fn record_of(owner: String, record: &str) -> Holder {
 
 fn natural(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
+}
+
+/// Sequences that random ones hardly meet.
+mod rare {
+    use super::*;
+
+    const LONG: u64 = 30_000;
+
+    /// A semaphore, and clients with these times to live.
+    struct Rare(Sequence);
+
+    impl Rare {
+        fn new(waiter_ttls_ms: [i64; CLIENTS]) -> Self {
+            let mut sequence = Sequence::new(1, Interpreter::new().expect("Lua begins"));
+            sequence.names = vec![Keys::of(Kind::Semaphore, PREFIX, "s").into()];
+            sequence.clients =
+                waiter_ttls_ms.iter().enumerate().map(|(number, ttl)| Client::new(number, false, *ttl)).collect();
+            sequence.model = Server::new(TokenClock::Time);
+            let mut rare = Self(sequence);
+            rare.reach(&[0, 1, 2]);
+            rare
+        }
+
+        fn reach(&mut self, clients: &[usize]) {
+            self.0.reach(clients.iter().map(|client| format!("c{client}")).collect());
+        }
+
+        fn pass(&mut self, ms: u64) {
+            self.0.now_us += ms * 1000;
+            self.0.model.expire(self.0.now_us);
+        }
+
+        fn run(&mut self, client: usize, request: &Request) {
+            self.0.run(client, request);
+            self.0.compare_keys();
+        }
+
+        fn acquire(&mut self, owner: usize, seq: u64, (weight, limit): (u32, u32), lease_ms: u64) {
+            let terms = keys::shared_terms(Share { weight, limit }, Duration::from_secs(5), "x").into();
+            let (keys, not_after, lease) = (self.0.names[0].clone(), i64::MAX, Duration::from_millis(lease_ms));
+            let (mode, of) = (Mode::Queue, owner_id(owner));
+            self.run(owner / 2, &Request::Acquire(Acquire { keys, owner: of, seq, mode, lease, terms, not_after }));
+        }
+
+        fn token(&self, owner: usize) -> u64 {
+            let name = &self.0.model.names[&*self.0.names[0].lock];
+            name.shared.holders[&*owner_id(owner)].token
+        }
+
+        fn give(&mut self, from: usize, to: usize, attempt: u64, lease_ms: u64) {
+            let (token, lease) = (self.token(from), Duration::from_millis(lease_ms));
+            let (keys, from, to, terms) = (self.0.names[0].clone(), owner_id(from), owner_id(to), "1,1,5000/x".into());
+            let give = Give { keys, from, seq: 100, token, to, attempt, lease, terms, not_after: i64::MAX };
+            self.run(0, &Request::Give(Box::new(give)));
+        }
+
+        fn release(&mut self, owner: usize, seq: u64, holds: u32) {
+            let (keys, token, terms) = (self.0.names[0].clone(), self.token(owner), "".into());
+            let (weight, attempt, copies_until, is_handle) = (1, 0, 0, false);
+            let of = owner_id(owner);
+            let release =
+                Release { keys, owner: of, token, holds, weight, seq, attempt, copies_until, terms, is_handle };
+            self.run(owner / 2, &Request::Release(release));
+        }
+    }
+
+    #[test]
+    fn a_release_notes_no_silence_of_the_second_in_line_if_the_first_fills_the_room() {
+        for limit_of_second in [1, 2] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 1), LONG);
+            rare.acquire(2, 1, (1, 1), LONG);
+            rare.acquire(4, 1, (1, limit_of_second), LONG);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn a_release_looks_at_all_where_a_lease_has_ended() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.acquire(1, 2, (1, 2), 1000);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.acquire(4, 1, (1, 2), LONG);
+        rare.pass(4000);
+        rare.release(0, 1, 0);
+    }
+
+    #[test]
+    fn one_that_waits_was_given_a_share() {
+        for (attempt, lease) in [(4, LONG), (5, LONG), (6, LONG), (4, 1000), (5, 1000), (6, 1000)] {
+            let mut rare = Rare::new([45_001, 10_000, 3001]);
+            rare.acquire(0, 1, (1, 2), LONG);
+            rare.acquire(1, 2, (1, 2), LONG);
+            rare.acquire(2, 5, (1, 2), LONG);
+            rare.acquire(4, 1, (1, 2), LONG);
+            rare.give(1, 2, attempt, lease);
+            rare.pass(4000);
+            rare.release(0, 1, 0);
+        }
+    }
+
+    #[test]
+    fn one_that_waits_gives_back_a_part_of_what_it_was_given() {
+        let mut rare = Rare::new([45_001, 10_000, 3001]);
+        rare.acquire(0, 1, (1, 3), LONG);
+        rare.acquire(1, 2, (2, 3), LONG);
+        rare.acquire(2, 5, (1, 3), LONG);
+        rare.give(1, 2, 4, LONG);
+        rare.release(2, 5, 1);
+    }
+
+    #[test]
+    fn one_that_is_heard_comes_in_with_an_earlier_place_of_its_client() {
+        let mut rare = Rare::new([3001, 6100, 3001]);
+        rare.acquire(4, 1, (2, 2), 1000);
+        rare.acquire(2, 1, (1, 2), LONG);
+        rare.acquire(0, 1, (1, 2), LONG);
+        rare.reach(&[]);
+        rare.pass(5000);
+        rare.acquire(1, 2, (1, 2), LONG);
+    }
 }

@@ -75,8 +75,6 @@ pub struct Server {
     pub reachable: BTreeSet<String>,
     pub frozen_until_us: u64,
     pub token_clock: TokenClock,
-    /// The time of the script that runs.
-    now_us: u64,
 }
 
 impl Hash for Server {
@@ -187,12 +185,11 @@ pub fn client_of(owner: &str) -> &str {
 impl Server {
     pub fn new(token_clock: TokenClock) -> Self {
         let (names, reachable) = (BTreeMap::new(), BTreeSet::new());
-        Self { names, reachable, frozen_until_us: 0, token_clock, now_us: 0 }
+        Self { names, reachable, frozen_until_us: 0, token_clock }
     }
 
     /// Runs a request at this time of the server's clock. Messages are appended.
     pub fn run(&mut self, request: &Request, client: &Client, now_us: u64, messages: &mut Vec<Message>) -> Reply {
-        self.now_us = now_us;
         let (keys, is_shared) = (request.keys(), request.keys().kind.is_shared());
         let lock = keys.lock.to_string();
         let name = self.names.entry(lock.clone()).or_default();

@@ -108,11 +108,6 @@ impl Found {
     fn has_won(&self, owner: &str) -> bool {
         self.winners.iter().any(|winner| winner.owner == owner)
     }
-
-    fn let_in(&mut self, holder: Holder) {
-        self.shared.let_in(holder.clone());
-        self.winners.push(holder);
-    }
 }
 
 impl Run<'_> {
@@ -136,7 +131,7 @@ impl Run<'_> {
                     }
                     if !found.shared.is_over(place, self.now_us) {
                         let ends = self.grant_ends(place, until_us, own);
-                        self.find(&mut found, &place.owner, place.seq, place.share, ends);
+                        self.let_in(&mut found, &place.owner, place.seq, place.share, ends);
                     }
                     found.gone.append(&mut dead);
                     found.gone.push(at);
@@ -153,9 +148,11 @@ impl Run<'_> {
         found
     }
 
-    fn find(&self, found: &mut Found, owner: &str, seq: u64, share: Share, until_us: u64) {
+    fn let_in(&self, found: &mut Found, owner: &str, seq: u64, share: Share, until_us: u64) {
         let token = self.next_token() + found.winners.len() as u64;
-        found.let_in(Holder { owner: owner.to_owned(), holds: 1, seq, token, until_us, share });
+        let winner = Holder { owner: owner.to_owned(), holds: 1, seq, token, until_us, share };
+        found.shared.let_in(winner.clone());
+        found.winners.push(winner);
     }
 
     /// When a grant to this place ends: with its client's deadline at the latest (P6).
@@ -166,7 +163,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets them in. Whether another call would find more. `own`: the caller, which needs no message.
+    /// Writes what was found, and returns whether another call would find more. `own`: the caller, which needs no message.
     fn admit(&mut self, found: Found, own: Option<&Acquire>) -> bool {
         let Found { shared, winners, gone, more, silence, .. } = found;
         self.note(silence);
@@ -244,7 +241,7 @@ impl Run<'_> {
         if found.winner(owner, *seq).is_some() {
             self.hear();
         } else if !found.stops && !found.has_won(owner) && found.shared.has_room(share, self.now_us) {
-            self.find(&mut found, owner, *seq, share, self.ends(micros(*lease)));
+            self.let_in(&mut found, owner, *seq, share, self.ends(micros(*lease)));
         }
         if let Some(token) = found.winner(owner, *seq).map(|winner| winner.token) {
             self.admit(found, Some(acquire));
