@@ -27,6 +27,9 @@
 //!     |   answered, or its time is over               the last guard ends               |
 //!     +------------------------------- Releasing <--------------------------------------+
 //!     |                                                                                 |
+//!     |   given, or that is unknown                   it is to be a handle's            |
+//!     +------------------------------- Detaching <------------------------------------->|
+//!     |                                                            refused              |
 //!     |   the last guard ends                         expired, gone, forced, closed     |
 //!     +------------------------------- Lost <-------------------------------------------+
 //! ```
@@ -36,8 +39,11 @@
 //!   A grant may come before the answer that is needed to judge it (R7).
 //! - **Queued.** The server has given it a place. The [`queue`] of its name polls for all waiters together (R8).
 //! - **Confirming.** It was granted the lock and cannot be sure that this is still so: the server is asked.
-//! - **Held.** A product of small enums: its guards are offered, claimed or ending; the number of holds at the server is settled, one
-//!   more is asked for, or a smaller one is set (P4); and the lease is kept, or asked about. At least one guard is there.
+//! - **Held.** A product of small enums: its guards are offered, claimed or ending; what the server counts of them is settled, one more
+//!   hold is asked for, less is set (P4), or a longer lease is asked for; and the lease is kept, or asked about. At least one guard is
+//!   there. Each guard has a weight: of a lock 1. The server counts the greatest.
+//! - **Detaching.** The only guard gives its hold to a handle (R16), and does not rely on it meanwhile. Refused, it is held as before;
+//!   if the outcome is unknown, the handle is told and the owner leaves.
 //! - **Releasing.** No guard is left, and the release is repeated until it is answered, or the lease is over.
 //! - **Lost.** The hold is lost, and guards are still there: each learns of it, and a nested call is refused.
 //!
@@ -51,9 +57,11 @@
 //! Asking -> Queued, Confirming, Held, HeldEntering, Lost, Idle
 //! Queued -> Asking, Confirming, Held, HeldEntering, Lost, Idle
 //! Confirming -> Asking, Queued, Held, HeldEntering, Lost, Idle
-//! Held -> HeldEntering, HeldSetting, Releasing, Lost, Idle
-//! HeldEntering -> Held, HeldSetting, Releasing, Lost, Idle
-//! HeldSetting -> Held, HeldEntering, Releasing, Lost, Idle
+//! Held -> HeldEntering, HeldSetting, HeldExtending, Detaching, Releasing, Lost, Idle
+//! HeldEntering -> Held, HeldSetting, HeldExtending, Releasing, Lost, Idle
+//! HeldSetting -> Held, HeldEntering, HeldExtending, Detaching, Releasing, Lost, Idle
+//! HeldExtending -> Held, HeldEntering, HeldSetting, Lost
+//! Detaching -> Held, HeldEntering, Asking, Lost, Idle
 //! Releasing -> Idle, Asking
 //! Lost -> Idle
 //! ```

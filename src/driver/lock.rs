@@ -109,7 +109,7 @@ impl DrivenLock {
         match self.ask(Question::Inspect { most }).await? {
             Finding::Inspected { inspected, server_micros, asked } => {
                 let sent = self.client.driver().clock.instant(asked);
-                Ok(Answer { sent, body: *inspected, server_ms: server_micros / 1000 })
+                Ok(Answer { body: *inspected, sent, server_ms: server_micros / 1000 })
             }
             // That is the answer to what else is asked.
             Finding::Done | Finding::Nothing => Err(RequestError::Closed),

@@ -1,6 +1,7 @@
 //! What callers do with what they hold, beside giving it back: they shrink it, extend it, and give it to handles, which others
 //! take up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fairlock_proto::effect::{DetachOutcome, Outcome};
@@ -41,11 +42,18 @@ impl Change {
 pub struct Handles {
     left: Vec<(usize, Handle)>,
     given_back: Vec<Handle>,
+    /// The owners of all that were ever told.
+    told: BTreeSet<Arc<str>>,
 }
 
 impl Handles {
     pub fn are_left(&self) -> bool {
         !self.left.is_empty()
+    }
+
+    /// Whether somebody has it, or had it.
+    pub fn is_known(&self, owner: &str) -> bool {
+        self.told.contains(owner)
     }
 }
 
@@ -129,6 +137,7 @@ impl World {
                 Outcome::Detached(DetachOutcome::Done(handle) | DetachOutcome::Unanswered(handle, _)),
             ) => {
                 let name = self.clients[client].callers.get(&guard).map(|caller| caller.name);
+                self.handles.told.insert(handle.owner.clone());
                 self.handles.left.extend(name.map(|name| (name, handle.clone())));
                 self.forget(client, guard);
                 self.step(client, Event::Gone(guard));

@@ -8,14 +8,13 @@ const GUARDS_HAVE_ENDED: &str = "the last guard has ended, and its number is ano
 const GUARD_IS_SPENT: &str = "the guard is the detach's, and no other one shares the hold";
 const NO_TIMER: &str = "nothing is due: what is left ends with its guards";
 
-pub const IMPOSSIBLE: [(StageName, &str, &str); 39] = [
+pub const IMPOSSIBLE: [(StageName, &str, &str); 38] = [
     (Idle, "Disturbed", NO_ENTRY),
     (Idle, "Claimed", NO_ENTRY),
     (Idle, "Unlock", NO_ENTRY),
     (Idle, "Shrink", NO_ENTRY),
     (Idle, "Extend", NO_ENTRY),
     (Idle, "Detach", NO_ENTRY),
-    (Idle, "Gone", NO_ENTRY),
     (Idle, "Up", NO_ENTRY),
     (Idle, "Down", NO_ENTRY),
     (Idle, "Serves", NO_ENTRY),

@@ -807,9 +807,13 @@ impl World {
             self.checker.progress(name, waits > 0, is_trouble, self.now);
             self.check_counts(name);
             self.note_grant(name);
-            // What a handle holds keeps others waiting too.
-            if self.is_settled() && self.subject == Subject::Locks {
-                let hindrance = self.hindrance(name);
+            self.check_idle(name);
+            if self.is_settled() {
+                let hindrance = match self.subject {
+                    Subject::Locks => self.hindrance(name),
+                    // What a handle holds keeps others waiting too.
+                    Subject::Kinds => self.unheard(name),
+                };
                 let late = self.delays.look(name, hindrance, self.now);
                 late.into_iter().for_each(|late| self.checker.breaks(late));
             }
@@ -851,6 +855,33 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// P5: what a client has at a server has somebody who will end it: a caller, or the machine.
+    fn check_idle(&mut self, name: usize) {
+        let lock = keys(name).lock.clone();
+        let host = &self.hosts[self.host_of(&lock)];
+        let Some(at_server) = host.server.names.get(&*lock).filter(|_| !host.has_lost_data) else { return };
+        let micros = host.micros(self.now);
+        let is_idle = |client: usize| self.clients[client].life == Life::Open && self.clients[client].session.is_idle();
+        let is_left = |holder: &&Holder| {
+            let client = server::client_of(&holder.owner).trim_start_matches('c').split('-').next();
+            let client = client.and_then(|client| client.parse().ok()).unwrap_or(0);
+            holder.until_us > micros && is_idle(client) && !self.handles.is_known(&holder.owner)
+        };
+        if let Some(holder) = at_server.holders().find(is_left) {
+            self.checker.breaks(format!("P5: nobody will give back {holder:?} of name {name}"));
+        }
+    }
+
+    /// A waiter was granted its share, and does not know it.
+    fn unheard(&self, name: usize) -> Option<Hindrance> {
+        let lock = keys(name).lock.clone();
+        let host = &self.hosts[self.host_of(&lock)];
+        let micros = host.micros(self.now);
+        let mut holders = host.server.names.get(&*lock)?.holders().filter(|holder| holder.until_us > micros);
+        let is_unheard = |owner: &str| !owner.contains('-') && self.caller(owner, name) == Some(State::Waits);
+        holders.find(|holder| is_unheard(&holder.owner)).map(|holder| Hindrance::Unheard(holder.token))
     }
 
     fn note_grant(&mut self, name: usize) {

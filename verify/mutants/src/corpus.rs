@@ -10,8 +10,8 @@ const HEAD: &str = "\
 # simulator changes, so after such a change the command finds new seeds for the mutants that their runs no longer find.
 #
 # A line is a run, `SEED` or `scenario NAME`, and then the mutants that it is there for. A seed without a mutant is
-# there for its faults. All scenarios are run, named here or not. `search NAME` and `world SEED` are runs of verify/explore,
-# for the mutants of the machine in proto.
+# there for its faults. All scenarios are run, named here or not. `search NAME`, `world SEED` and `kinds SEED` are runs of
+# verify/explore, for the mutants of the machine in proto.
 ";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,26 +20,30 @@ pub enum Run {
     Seed(u64),
     /// All states up to bounds, by the explorer.
     Search(String),
-    /// A random run of the explorer.
+    /// A random run of the explorer, with locks.
     World(u64),
+    /// The same with all kinds of names and with handles.
+    Kinds(u64),
 }
 
 impl Run {
     /// It begins with this, and the mutants follow.
     pub fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Option<Self>, &'static str> {
         let Some(word) = words.next() else { return Ok(None) };
-        let number =
-            |word: &str| word.parse().map_err(|_| "a line begins with a seed, `scenario`, `search` or `world`");
+        let number = |word: &str| {
+            word.parse().map_err(|_| "a line begins with a seed, `scenario`, `search`, `world` or `kinds`")
+        };
         Ok(Some(match word {
             "scenario" => Self::Scenario(words.next().ok_or("a scenario has a name")?.into()),
             "search" => Self::Search(words.next().ok_or("a search has a name")?.into()),
             "world" => Self::World(number(words.next().unwrap_or_default())?),
+            "kinds" => Self::Kinds(number(words.next().unwrap_or_default())?),
             seed => Self::Seed(number(seed)?),
         }))
     }
 
     pub fn is_of_the_explorer(&self) -> bool {
-        matches!(self, Self::Search(_) | Self::World(_))
+        matches!(self, Self::Search(_) | Self::World(_) | Self::Kinds(_))
     }
 
     /// The options of the simulator, or of the explorer.
@@ -49,6 +53,7 @@ impl Run {
             Self::Seed(seed) => ["--seed", &seed.to_string(), "--seeds", "1"].map(Into::into).to_vec(),
             Self::Search(name) => ["search", name].map(Into::into).to_vec(),
             Self::World(seed) => ["world", &seed.to_string(), "1"].map(Into::into).to_vec(),
+            Self::Kinds(seed) => ["kinds", &seed.to_string(), "1"].map(Into::into).to_vec(),
         }
     }
 }
@@ -60,6 +65,7 @@ impl fmt::Display for Run {
             Self::Seed(seed) => write!(f, "{seed}"),
             Self::Search(name) => write!(f, "search {name}"),
             Self::World(seed) => write!(f, "world {seed}"),
+            Self::Kinds(seed) => write!(f, "kinds {seed}"),
         }
     }
 }
@@ -129,8 +135,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again_and_sorted() {
-        let corpus = parsed("# head\n\nworld 5 M-d\n17 R1-a R2-b # why\n9\nsearch two M-e\nscenario two-ends Q1-c\n");
-        let sorted = "scenario two-ends Q1-c\n9\n17 R1-a R2-b\nsearch two M-e\nworld 5 M-d\n";
+        let corpus = parsed(
+            "# head\n\nworld 5 M-d\n17 R1-a R2-b # why\n9\nsearch two M-e\nkinds 3 M-f\nscenario two-ends Q1-c\n",
+        );
+        let sorted = "scenario two-ends Q1-c\n9\n17 R1-a R2-b\nsearch two M-e\nworld 5 M-d\nkinds 3 M-f\n";
         assert_eq!(corpus.to_string(), format!("{HEAD}\n{sorted}"));
         assert_eq!(parsed(&corpus.to_string()), corpus);
         assert_eq!(corpus.of("R2-b").collect::<Vec<_>>(), [&Run::Seed(17)]);

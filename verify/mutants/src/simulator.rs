@@ -103,10 +103,15 @@ impl Simulator {
         Ok(None)
     }
 
-    /// Random runs for at most a minute, then all searches.
+    /// Random runs for at most a minute of each kind, then all searches.
     fn explore(&self, mutant: &str, seeds: Range<u64>) -> io::Result<Option<(Run, String)>> {
         let [first, count] = [seeds.start, seeds.end - seeds.start].map(|number| number.to_string());
-        for (limits, options) in [(LIMITED, vec!["world", &first, &count]), (ALL_SEARCHES, vec!["search"])] {
+        let runs = [
+            (LIMITED, vec!["world", &first, &count]),
+            (LIMITED, vec!["kinds", &first, &count]),
+            (ALL_SEARCHES, vec!["search"]),
+        ];
+        for (limits, options) in runs {
             let (violation, _) =
                 violation(Command::new("sh").args(["-c", limits]).arg(&self.explore).args(options), mutant)?;
             let run = violation.as_deref().and_then(|it| Run::read(&mut it.split(':').next()?.split(' ')).ok()?);
