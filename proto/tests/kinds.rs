@@ -1,0 +1,399 @@
+//! The same promises for shares of a name, for handles, and for what is asked once.
+
+#[allow(dead_code)]
+mod rig;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlock_proto::effect::{DetachOutcome, Outcome, Request};
+use fairlock_proto::errand::{Finding, Question};
+use fairlock_proto::error::{
+    CallError, Cause, ChangeError, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
+};
+use fairlock_proto::event::{Answer, CallId, Event, Lease, Manner, Scope, Want};
+use fairlock_proto::handle::Handle;
+use fairlock_proto::keys::{Keys, Kind, Share, shared_terms};
+use fairlock_proto::requests::acquire::Acquired;
+use fairlock_proto::requests::force_unlock::ForceUnlocked;
+use fairlock_proto::requests::give::Gave;
+use fairlock_proto::requests::poll::{Polled, PolledHolder};
+use fairlock_proto::requests::release::Released;
+use fairlock_proto::requests::renew::Only;
+use fairlock_proto::settings::Settings;
+use fairlock_proto::time::ServerTime;
+
+use rig::{LEASE, Rig, SECOND, held, renewed, settings};
+
+fn share(rig: &mut Rig, kind: Kind, share: Share) -> Want {
+    let (keys, terms) = (Arc::new(Keys::of(kind, "p", "x")), shared_terms(share, 5 * SECOND, "").into());
+    Want { keys, terms, weight: share.weight, ..rig.want("x") }
+}
+
+/// An owner that writes, and reads inside of that.
+fn write_and_read(rig: &mut Rig) -> [CallId; 2] {
+    let want = Want { scope: Scope::Owner, ..share(rig, Kind::RwLock, Share::WRITER) };
+    let write = rig.call(want.clone());
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(write));
+    let read = rig.call(Want { weight: 1, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Acquired(Acquired::Held { token: 7, holds: 2, lease_left: LEASE }));
+    rig.step(Event::Claimed(read));
+    [write, read]
+}
+
+#[test]
+fn the_server_counts_the_guard_with_the_greatest_weight() {
+    let mut rig = Rig::new(settings());
+    let [write, read] = write_and_read(&mut rig);
+    rig.step(Event::Gone(write));
+    let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told") };
+    assert_eq!((release.holds, release.weight, release.token), (1, 1, 7));
+    rig.answer(id, Answer::Released(Released::Held { holds: 1, more: true }));
+    assert!(matches!(rig.last().1, Request::Poll(_)), "others come in");
+    // It reads on, and a write would wait for it.
+    let want = Want { owner: 1, owner_id: "c:1".into(), ..share(&mut rig, Kind::RwLock, Share::WRITER) };
+    let upgrade = rig.call(want);
+    assert!(matches!(rig.outcome(upgrade), Some(Outcome::Failed(CallError::WouldDeadlock))));
+    rig.step(Event::Unlock(read));
+    assert!(matches!(rig.last().1, Request::Release(release) if release.holds == 0));
+}
+
+#[test]
+fn a_guard_that_shrinks_has_less_at_once_and_its_caller_hears_when_the_server_knows() {
+    let mut rig = Rig::new(settings());
+    let want = share(&mut rig, Kind::Semaphore, Share { weight: 5, limit: 8 });
+    let guard = rig.call(want);
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(guard));
+    let (first, second) = (CallId(rig.calls.insert(())), CallId(rig.calls.insert(())));
+    rig.step(Event::Shrink { call: first, guard, weight: 3 });
+    let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told") };
+    assert_eq!((release.holds, release.weight), (1, 3));
+    rig.step(Event::Shrink { call: second, guard, weight: 2 });
+    rig.answer(id, Answer::Released(Released::Held { holds: 1, more: false }));
+    // The first one is told with the second.
+    assert!(rig.outcome(first).is_none());
+    let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told again") };
+    assert_eq!(release.weight, 2);
+    rig.answer(id, Answer::Released(Released::Held { holds: 1, more: false }));
+    for call in [first, second] {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Unlocked(Ok(Unlocked::StillHeld(1))))));
+    }
+    // A lost hold has nothing to give back.
+    rig.step(Event::Close);
+    let late = CallId(rig.calls.insert(()));
+    rig.step(Event::Shrink { call: late, guard, weight: 1 });
+    assert!(matches!(rig.outcome(late), Some(Outcome::Unlocked(Err(UnlockError::Lost(Loss::Closed))))));
+}
+
+#[test]
+fn a_share_beyond_its_limit_is_refused_with_the_limit() {
+    let mut rig = Rig::new(settings());
+    let want = share(&mut rig, Kind::Semaphore, Share { weight: 5, limit: 8 });
+    let call = rig.call(want);
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Acquired(Acquired::TooHeavy { limit: 4 }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::TooHeavy { limit: 4 }))));
+    assert!(rig.sent.is_empty() && rig.session.is_idle());
+}
+
+/// P9: the messages are lost, and a poll names who came in.
+#[test]
+fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place() {
+    let mut rig = Rig::new(settings());
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let want = share(&mut rig, Kind::Semaphore, Share { weight: 1, limit: 8 });
+            let call = rig.call(want);
+            let (id, _) = rig.last();
+            rig.answer(id, rig::queued(7));
+            call
+        })
+        .collect();
+    rig.pass(settings().poll_interval);
+    let (id, Request::Poll(poll)) = rig.last() else { panic!("no poll") };
+    assert_eq!(poll.tickets, ["c:1:1", "c:2:2", "c:3:3"]);
+    let granted =
+        |owner: &str, attempt| PolledHolder { owner: owner.into(), attempt, token: 8, lease_left: Some(LEASE) };
+    let (holder, room_in) = (None, Some(LEASE));
+    let granted = vec![granted("c:1", 1)];
+    rig.answer(
+        id,
+        Answer::Polled(Box::new(Polled {
+            more: false,
+            known: true,
+            places: 1,
+            first: true,
+            holder,
+            granted,
+            room_in,
+            frozen_for: None,
+            floor: 8,
+            missing: vec![2],
+        })),
+    );
+    // The first one asks whether that is still so, and the last one asks anew.
+    let requests: Vec<_> = rig.sent.drain(..).map(|(.., request)| request).collect();
+    assert!(
+        requests.iter().any(|it| matches!(it, Request::Renew(renew) if &*renew.owner == "c:1" && renew.token == 8))
+    );
+    assert!(requests.iter().any(|it| matches!(it, Request::Acquire(acquire) if &*acquire.owner == "c:3")));
+    assert!(calls.iter().all(|call| !rig.is_granted(*call)));
+}
+
+fn extend(rig: &mut Rig, guard: CallId, lease: Duration) -> CallId {
+    let call = CallId(rig.calls.insert(()));
+    rig.step(Event::Extend { call, guard, lease });
+    call
+}
+
+#[test]
+fn an_extend_counts_from_its_request_and_no_renewal_cuts_it() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let call = extend(&mut rig, guard, 10 * LEASE);
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("nothing is asked") };
+    assert_eq!((renew.lease, renew.only, renew.token), (10 * LEASE, Only::Extend(2), 7));
+    rig.answer(id, renewed(10 * LEASE));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Ok(())))));
+    // The server does not answer any more. The leave of what is lost is good for as long as the server may keep it.
+    rig.pass(9 * LEASE);
+    assert!(rig.lost.is_empty());
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [guard]);
+}
+
+/// Its seq would make the copy of a nested call stale, which is a loss.
+#[test]
+fn an_extend_waits_for_the_answer_to_a_nested_call() {
+    let mut rig = Rig::new(settings());
+    let want = Want { scope: Scope::Owner, ..rig.want("x") };
+    let guard = rig.call(want.clone());
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(guard));
+    rig.call(want);
+    let (id, Request::Acquire(_)) = rig.last() else { panic!("no nested call") };
+    let call = extend(&mut rig, guard, 2 * LEASE);
+    assert!(rig.sent.is_empty());
+    rig.answer(id, Answer::Acquired(Acquired::Held { token: 7, holds: 2, lease_left: LEASE }));
+    let (id, Request::Renew(_)) = rig.last() else { panic!("no extend") };
+    rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::OtherReply) }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
+}
+
+#[test]
+fn an_extend_without_an_answer_says_whether_it_may_have_been_served() {
+    for (answers, is_unknown) in [(false, true), (true, true)] {
+        let mut rig = Rig::new(settings());
+        let guard = rig.hold("x", 7);
+        let call = extend(&mut rig, guard, 2 * LEASE);
+        if answers {
+            let (id, _) = rig.last();
+            rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+        }
+        rig.pass(settings().operation_timeout);
+        let Some(Outcome::Extended(Err(ChangeError::Request(error)))) = rig.outcome(call) else { panic!("{answers}") };
+        assert_eq!(matches!(error, RequestError::Unanswered(_)), is_unknown);
+    }
+}
+
+fn detach(rig: &mut Rig, guard: CallId) -> CallId {
+    let call = CallId(rig.calls.insert(()));
+    rig.step(Event::Detach { call, guard, lease: LEASE });
+    call
+}
+
+#[test]
+fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let call = detach(&mut rig, guard);
+    let (id, Request::Give(give)) = rig.last() else { panic!("nothing is given") };
+    assert_eq!((&*give.from, &*give.to, give.token, give.attempt), ("c:1", "c-2:0", 7, 1));
+    rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 0 }));
+    let Some(Outcome::Detached(DetachOutcome::Done(handle))) = rig.outcome(call) else { panic!("it has no handle") };
+    assert!(handle.is_well_formed() && handle.copies_until == ServerTime::default());
+    rig.step(Event::Gone(guard));
+    assert!(rig.sent.is_empty() && rig.session.is_idle());
+}
+
+#[test]
+fn a_nested_guard_is_not_detached() {
+    let mut rig = Rig::new(settings());
+    let [write, _] = write_and_read(&mut rig);
+    let call = detach(&mut rig, write);
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Detached(DetachOutcome::Refused(ChangeError::Nested(2))))), "{outcome:?}");
+    assert!(rig.sent.is_empty());
+}
+
+/// R16: the handle has the hold, or the leave ends it: both are done, in whichever order they are served.
+#[test]
+fn a_detach_that_is_dropped_gives_back_what_the_handle_has() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let call = detach(&mut rig, guard);
+    let (_, Request::Give(give)) = rig.last() else { panic!("nothing is given") };
+    rig.step(Event::Gone(call));
+    rig.step(Event::Gone(guard));
+    let requests: Vec<_> = rig.sent.drain(..).map(|(.., request)| request).collect();
+    assert!(requests.iter().any(|it| matches!(it, Request::Leave(leave) if &*leave.owner == "c:1")));
+    let is_given_back = |it: &Request| matches!(it, Request::Release(release) if release.owner == give.to && release.is_handle && release.copies_until == give.not_after);
+    assert!(requests.iter().any(is_given_back), "{requests:?}");
+}
+
+#[test]
+fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    rig.disconnect();
+    let call = detach(&mut rig, guard);
+    assert!(rig.sent.is_empty());
+    rig.pass(settings().operation_timeout);
+    let outcome = rig.outcome(call);
+    let is_not_sent = matches!(
+        outcome,
+        Some(Outcome::Detached(DetachOutcome::Refused(ChangeError::Request(RequestError::NotSent(_)))))
+    );
+    assert!(is_not_sent, "{outcome:?}");
+    rig.connect(fairlock_proto::event::NodeId(0));
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not checked") };
+    assert_eq!(renew.token, 7);
+    rig.answer(id, renewed(LEASE));
+    assert!(rig.lost.is_empty());
+}
+
+#[test]
+fn a_detach_without_an_answer_names_the_handle_and_the_owner_leaves() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let call = detach(&mut rig, guard);
+    let (_, Request::Give(first)) = rig.last() else { panic!("nothing is given") };
+    rig.pass(settings().operation_timeout);
+    let Some(Outcome::Detached(DetachOutcome::Unanswered(handle, _))) = rig.outcome(call) else { panic!("no handle") };
+    assert!(handle.copies_until.0 >= first.not_after && handle.is_undecided(first.not_after));
+    assert!(rig.sent.iter().any(|(.., it)| matches!(it, Request::Leave(leave) if leave.seq > first.seq)));
+}
+
+fn handle(copies_until: i64) -> Handle {
+    Handle {
+        kind: Kind::Lock,
+        name: "x".into(),
+        owner: "d-3:0".into(),
+        token: 7,
+        lease: LEASE,
+        copies_until: ServerTime(copies_until),
+    }
+}
+
+fn attach(rig: &mut Rig, handle: Handle) -> CallId {
+    let manner = Manner::Attaches { limit: rig.now + settings().operation_timeout, handle: Arc::new(handle) };
+    let want = Want { manner, lease: Lease::Fixed(LEASE), ..rig.want("x") };
+    rig.call(want)
+}
+
+#[test]
+fn what_a_handle_holds_is_taken_up_with_its_weight_and_kept_for_a_lease() {
+    let mut rig = Rig::new(settings());
+    let call = attach(&mut rig, handle(0));
+    let (id, Request::Give(give)) = rig.last() else { panic!("nothing is asked for") };
+    assert_eq!((&*give.from, &*give.to, give.token), ("d-3:0", "c:1", 7));
+    rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 4 }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Granted { token: 7, weight: 4, .. })));
+    // Its caller is slow, and has no other way to what it has taken.
+    rig.pass(LEASE / 2);
+    assert!(!rig.told.iter().any(|(_, outcome)| matches!(outcome, Outcome::PassedOver)));
+}
+
+#[test]
+fn an_attach_asks_again_while_the_detach_may_still_be_served() {
+    let mut rig = Rig::new(settings());
+    let undecided = rig.server_micros() / 1000 + 1_000;
+    let call = attach(&mut rig, handle(undecided));
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Gave(Gave::Lost));
+    assert!(rig.outcome(call).is_none());
+    rig.pass(SECOND + SECOND / 10);
+    let (id, Request::Give(_)) = rig.last() else { panic!("it does not ask again") };
+    rig.answer(id, Answer::Gave(Gave::Lost));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Lost))));
+}
+
+#[test]
+fn an_owner_that_has_the_lock_attaches_nothing() {
+    let mut rig = Rig::new(settings());
+    let want = Want { scope: Scope::Owner, ..rig.want("x") };
+    let guard = rig.call(want.clone());
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(guard));
+    let manner = Manner::Attaches { limit: rig.now + SECOND, handle: Arc::new(handle(0)) };
+    let call = rig.call(Want { manner, ..want });
+    assert!(matches!(rig.outcome(call), Some(Outcome::Busy)) && rig.sent.is_empty());
+}
+
+fn ask(rig: &mut Rig, question: Question) -> CallId {
+    let call = CallId(rig.calls.insert(()));
+    rig.step(Event::Ask(call, Arc::new(Keys::new("p", "x")), question));
+    call
+}
+
+/// Decision 6: a second run could end the hold of the next owner.
+#[test]
+fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
+    let mut rig = Rig::new(settings());
+    let call = ask(&mut rig, Question::ForceUnlock { expected: None });
+    let (id, Request::ForceUnlock(_)) = rig.last() else { panic!("nothing is sent") };
+    rig.answer(id, Answer::Forced(ForceUnlocked::Late));
+    rig.pass(SECOND / 10);
+    let (id, Request::ForceUnlock(_)) = rig.last() else { panic!("it did nothing, and may be sent again") };
+    rig.answer(id, Answer::Forced(ForceUnlocked::Freed { more: true }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
+    assert!(matches!(rig.last().1, Request::Poll(_)), "others come in");
+    let call = ask(&mut rig, Question::ForceUnlock { expected: Some(7) });
+    let (id, _) = rig.last();
+    rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(RequestError::Unanswered(_))))));
+    rig.pass(SECOND);
+    assert!(rig.sent.is_empty());
+}
+
+#[test]
+fn a_release_by_handle_is_repeated_and_counts_a_copy_that_may_have_been_served() {
+    let mut rig = Rig::new(settings());
+    let call = ask(&mut rig, Question::Release { handle: handle(0) });
+    let (id, _) = rig.last();
+    rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+    rig.pass(SECOND / 10);
+    let (id, Request::Release(release)) = rig.last() else { panic!("it is not repeated") };
+    assert!(release.is_handle && release.seq == 1);
+    rig.answer(id, Answer::Released(Released::Gone { more: false }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
+    let call = ask(&mut rig, Question::Release { handle: handle(0) });
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Released(Released::Lost));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
+}
+
+#[test]
+fn what_is_asked_has_an_answer_in_time_and_none_of_a_closed_client() {
+    let mut rig = Rig::new(Settings { in_flight: 1, ..settings() });
+    rig.disconnect();
+    let call = ask(&mut rig, Question::Inspect { most: 1 });
+    rig.pass(settings().operation_timeout);
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(RequestError::NotSent(_))))));
+    let waiting = ask(&mut rig, Question::Inspect { most: 1 });
+    let dropped = ask(&mut rig, Question::Inspect { most: 1 });
+    rig.step(Event::Gone(dropped));
+    rig.step(Event::Close);
+    let refused = ask(&mut rig, Question::Inspect { most: 1 });
+    for call in [waiting, refused] {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))));
+    }
+    assert!(rig.outcome(dropped).is_none());
+}
