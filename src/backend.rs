@@ -4,10 +4,10 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "_machine")]
-use fairlock_proto::errand::Question;
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Kind, Share};
+#[cfg(feature = "_machine")]
+use fairlock_proto::question::Question;
 use fairlock_proto::requests::inspect::Inspected;
 
 #[cfg(feature = "_machine")]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::canonical::Seq;
 use crate::command::Command;
-use crate::errand::Finding;
 use crate::error::{CallError, Cause, ChangeError, Ended, Loss, Refusal, RequestError, UnlockError, Unlocked};
 use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
 use crate::handle::Handle;
 use crate::keys::Keys;
+use crate::question::Finding;
 use crate::reply::{Decode, Fields, Malformed};
 use crate::requests::acquire::Acquire;
 use crate::requests::force_unlock::ForceUnlock;

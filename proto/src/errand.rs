@@ -1,47 +1,19 @@
-//! What a caller asks once about a name, and what it hears.
+//! A question on its way: which request asks it, and what the answers mean.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::effect::Request;
 use crate::error::{Fault, RequestError};
 use crate::event::{Answer, CallId, Reply};
-use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::node::Lane;
+use crate::question::{Finding, Question};
 use crate::requests::force_unlock::{ForceUnlock, ForceUnlocked};
-use crate::requests::inspect::{Inspect, Inspected};
+use crate::requests::inspect::Inspect;
 use crate::requests::release::Released;
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::requests::set_limit::{LimitSet, SetLimit};
 use crate::time::{Instant, ServerTime};
-
-#[derive(Debug, Clone, Hash)]
-pub enum Question {
-    /// The holders, and the first `most` waiters.
-    Inspect { most: u32 },
-    /// The present hold ends, if it has this token.
-    ForceUnlock { expected: Option<u64> },
-    /// For all clients. `None`: the limit of each client counts.
-    SetLimit { limit: Option<u32> },
-    /// A new lease for what a handle holds, unless more is left.
-    Extend { handle: Handle, lease: Duration },
-    /// What a handle holds is given back.
-    Release { handle: Handle },
-}
-
-#[derive(Debug, Clone)]
-pub enum Finding {
-    /// By the server's clock at that time, in microseconds since 1970. The request was sent at `asked`.
-    Inspected {
-        inspected: Box<Inspected>,
-        server_micros: i64,
-        asked: Instant,
-    },
-    Done,
-    /// There was nothing that was held.
-    Nothing,
-}
 
 #[derive(Debug, Clone, Hash)]
 pub struct Errand {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::RequestNumber;
-use crate::errand::Question;
 use crate::error::{Cause, RequestError};
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::push::Push;
+use crate::question::Question;
 use crate::requests::acquire::Acquired;
 use crate::requests::force_unlock::ForceUnlocked;
 use crate::requests::give::Gave;

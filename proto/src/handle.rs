@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::keys::{Keys, Kind, LONGEST_NAME};
 use crate::requests::release::Release;
-use crate::stages::guards::Count;
 use crate::time::ServerTime;
 
 /// The only seq of the owner of a handle: nothing but its release ends what it has.
@@ -56,12 +55,11 @@ impl Handle {
 
     /// Gives back what it holds. A copy of the detach that is served later finds a tombstone (R16).
     pub fn release(&self, keys: Arc<Keys>) -> Release {
-        let Count { holds, .. } = Count::NONE;
         Release {
             keys,
             owner: self.owner.clone(),
             token: self.token,
-            holds,
+            holds: 0,
             weight: 1,
             seq: SEQ,
             attempt: SEQ,

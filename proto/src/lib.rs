@@ -94,6 +94,7 @@ pub mod line;
 pub mod node;
 pub mod polling;
 pub mod push;
+pub mod question;
 pub mod queue;
 pub mod released;
 pub mod reply;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::{DetachOutcome, Outcome, Request};
-use fairlock_proto::errand::{Finding, Question};
 use fairlock_proto::error::{
     CallError, Cause, ChangeError, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
 };
 use fairlock_proto::event::{Answer, CallId, Event, Lease, Manner, Scope, Want};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Keys, Kind, Share, shared_terms};
+use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::force_unlock::ForceUnlocked;
 use fairlock_proto::requests::give::Gave;

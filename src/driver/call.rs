@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fairlock_proto::effect::DetachOutcome;
-use fairlock_proto::errand::{Finding, Question};
 use fairlock_proto::error::{CallError, ChangeError, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Event, Want};
 use fairlock_proto::keys::Keys;
+use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::time::Instant as Moment;
 use tokio::time::{Sleep, sleep_until};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::Way;
-use fairlock_proto::errand::{Finding, Question};
 use fairlock_proto::event::{Lease, Manner, Scope, Want};
 use fairlock_proto::handle::Handle;
+use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::inspect::Inspected;
 
 use super::call::{Pending, Unasked};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Note, Outcome, Request, Way};
-use fairlock_proto::errand::Finding;
 use fairlock_proto::error::{CallError, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
+use fairlock_proto::question::Finding;
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;

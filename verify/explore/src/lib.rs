@@ -1,6 +1,7 @@
 //! The state machine of fairlock-proto in a world without IO.
 
 pub mod caller;
+pub mod changes;
 pub mod checker;
 pub mod coverage;
 pub mod delay;

@@ -11,8 +11,9 @@ use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
 use fairlock_proto::requests::release::{Release, Released};
 use fairlock_proto::requests::renew::{Renew, Renewed};
 
+use super::holders::{Holder, Place};
+use super::name::Name;
 use super::run::{Run, Silence, Standing, is_usual, micros};
-use super::{Holder, Name, Place};
 
 /// Who was found as the next in line.
 #[derive(Default)]

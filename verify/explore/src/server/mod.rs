@@ -13,7 +13,9 @@
 //! - the end of `token_ttl`, and formats of other versions;
 //! - the labels of holders and waiters, and when a hold was granted: an inspection answers without them.
 
+mod holders;
 mod lock;
+mod name;
 mod run;
 mod shared;
 
@@ -22,52 +24,12 @@ use std::hash::{Hash, Hasher};
 
 use fairlock_proto::effect::Request;
 use fairlock_proto::event::{Answer, Reply};
-use fairlock_proto::keys::Share;
 use fairlock_proto::requests::release::Release;
-use fairlock_proto::requests::renew::Only;
 
-pub use self::shared::Shared;
+pub use self::holders::{Holder, Place, Shared};
+pub use self::name::{Client, Message, Name, Text, TokenClock, Tombstone, client_of, revoked};
 
-use self::run::{Run, whole};
-
-/// What one client brings along with each request.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Client {
-    pub id: String,
-    pub waiter_ttl_ms: i64,
-    pub max_waiters: usize,
-}
-
-/// A message to a client's channel.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Message {
-    pub client: String,
-    pub lock: String,
-    pub text: Text,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Text {
-    Grant { token: u64, lease_ms: u64, ticket: String },
-    Revoked { token: u64, owner: String },
-}
-
-/// The token of the hold that a `force_unlock` has ended.
-pub fn revoked(messages: &[Message]) -> Option<u64> {
-    messages.iter().find_map(|message| match message.text {
-        Text::Revoked { token, .. } => Some(token),
-        Text::Grant { .. } => None,
-    })
-}
-
-/// Where tokens come from when they are not one more than the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TokenClock {
-    /// The server's clock, as in the scripts.
-    Time,
-    /// How often it has lost its data: a search would never meet a state again by the clock.
-    Losses(u64),
-}
+use self::run::Run;
 
 #[derive(Debug, Clone)]
 pub struct Server {
@@ -82,104 +44,6 @@ impl Hash for Server {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.names, &self.reachable).hash(state);
     }
-}
-
-/// What it keeps of time is in whole milliseconds, as at the server.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Name {
-    /// Of a lock.
-    pub holder: Option<Holder>,
-    /// Of a semaphore or a read-write lock.
-    pub shared: Shared,
-    /// Oldest first.
-    pub queue: Vec<Place>,
-    /// Until when each client lives. They end with the queue.
-    pub deadlines: BTreeMap<String, u64>,
-    pub queue_until_us: u64,
-    /// Until then no client counts as dead,
-    pub forgiven_us: u64,
-    /// but one with an earlier deadline than this.
-    pub spent_us: u64,
-    pub tombstones: BTreeMap<String, Tombstone>,
-    pub last_token: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    pub owner: String,
-    pub holds: u32,
-    pub seq: u64,
-    pub token: u64,
-    pub until_us: u64,
-    pub share: Share,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    pub owner: String,
-    pub seq: u64,
-    pub share: Share,
-    pub first_lease_ms: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tombstone {
-    pub seq: u64,
-    pub until_us: u64,
-}
-
-impl Hash for Name {
-    /// With times as they are: who compares states takes all times relative to one instant, see `search`.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let holders: Vec<_> = self.holders().map(|it| (&it.owner, it.holds, it.token, it.share)).collect();
-        let queue: Vec<_> = self.queue.iter().map(|place| (&place.owner, place.share)).collect();
-        (holders, queue, self.last_token, self.shared.limit).hash(state);
-    }
-}
-
-impl Name {
-    /// Of a shared name also ones whose lease is over, see [`Shared`].
-    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
-        self.holder.iter().chain(self.shared.holders.values())
-    }
-
-    /// The instants at which something of it ends, in µs, and the seqs in it, for the canonical form of a search.
-    pub fn times(&self) -> Vec<u64> {
-        let holders = self.holders().map(|holder| holder.until_us);
-        let shared = self.shared.soon_us.into_iter().flat_map(|soon_us| [soon_us, self.shared.until_us]);
-        let clients = self.deadlines.values().copied();
-        let tombstones = self.tombstones.values().map(|tombstone| tombstone.until_us);
-        holders.chain(shared).chain(clients).chain(tombstones).collect()
-    }
-
-    pub fn seqs(&self) -> Vec<(&str, u64)> {
-        let holders = self.holders().map(|holder| (&*holder.owner, holder.seq));
-        let queue = self.queue.iter().map(|place| (&*place.owner, place.seq));
-        let tombstones = self.tombstones.iter().map(|(owner, tombstone)| (&**owner, tombstone.seq));
-        holders.chain(queue).chain(tombstones).collect()
-    }
-
-    /// Nothing is held or waited for, but by clients that have been given up.
-    pub fn is_free(&self, now_us: u64) -> bool {
-        let lives = |place: &Place| self.deadline_of(place).unwrap_or(0) > now_us;
-        let is_held = self.holder.is_some() || self.shared.holders.values().any(|holder| holder.until_us > now_us);
-        !is_held && !self.queue.iter().any(lives)
-    }
-}
-
-impl Holder {
-    fn renew(&mut self, until_us: u64, only: Only) {
-        if only == Only::Attempt(self.seq) || self.until_us < until_us {
-            self.until_us = until_us;
-        }
-        if let Only::Extend(seq) = only {
-            self.seq = self.seq.max(seq);
-        }
-    }
-}
-
-pub fn client_of(owner: &str) -> &str {
-    owner.split(':').next().unwrap_or_default()
 }
 
 impl Server {
@@ -232,52 +96,5 @@ impl Server {
     /// Lets all end whose time is over.
     pub fn expire(&mut self, now_us: u64) {
         self.names.values_mut().for_each(|name| name.expire(now_us));
-    }
-}
-
-impl Name {
-    fn expire(&mut self, now_us: u64) {
-        self.holder.take_if(|holder| holder.until_us <= now_us);
-        self.shared.expire(now_us);
-        self.tombstones.retain(|_, tombstone| tombstone.until_us > now_us);
-        if self.queue_until_us <= now_us {
-            self.end_queue();
-        }
-    }
-
-    fn end_queue(&mut self) {
-        self.queue.clear();
-        self.deadlines.clear();
-        (self.queue_until_us, self.forgiven_us, self.spent_us) = (0, 0, 0);
-    }
-
-    fn deadline_of(&self, place: &Place) -> Option<u64> {
-        self.deadlines.get(client_of(&place.owner)).copied()
-    }
-
-    fn has_place(&self, owner: &str, seq: u64) -> bool {
-        self.queue.iter().any(|place| place.owner == owner && place.seq == seq)
-    }
-
-    fn remove_place(&mut self, owner: &str, seq: u64) {
-        self.queue.retain(|place| place.owner != owner || place.seq != seq);
-        if self.queue.is_empty() {
-            self.end_queue();
-        }
-    }
-
-    fn holder_of(&self, owner: &str) -> Option<&Holder> {
-        self.holders().find(|holder| holder.owner == owner)
-    }
-
-    /// The same at another server, whose clock differs: keys keep what they have left to live, and values stay as they are.
-    pub fn moved(mut self, from_us: u64, to_us: u64) -> Self {
-        self.expire(from_us);
-        let shift = |us: u64| (us + whole(to_us)).saturating_sub(whole(from_us));
-        self.holder.iter_mut().for_each(|holder| holder.until_us = shift(holder.until_us));
-        self.shared.until_us = shift(self.shared.until_us);
-        self.tombstones.values_mut().for_each(|tombstone| tombstone.until_us = shift(tombstone.until_us));
-        self.queue_until_us = shift(self.queue_until_us);
-        self
     }
 }

@@ -11,7 +11,8 @@ use fairlock_proto::requests::leave::Leave;
 use fairlock_proto::requests::poll::Poll;
 use fairlock_proto::requests::release::Release;
 
-use super::{Client, Holder, Message, Name, Place, Text, TokenClock, Tombstone, client_of};
+use super::holders::{Holder, Place};
+use super::name::{Client, Message, Name, Text, TokenClock, Tombstone, client_of, whole};
 
 /// One run of a script.
 pub(super) struct Run<'a> {
@@ -312,11 +313,6 @@ pub(super) fn is_usual(release: &Release) -> bool {
 
 pub(super) fn micros(duration: Duration) -> u64 {
     millis(duration).cast_unsigned() * 1000
-}
-
-/// The whole milliseconds of it.
-pub(super) fn whole(micros: u64) -> u64 {
-    micros / 1000 * 1000
 }
 
 /// What is asked for with these terms.

@@ -1,0 +1,34 @@
+//! What a caller asks once about a name, and what it hears.
+
+use std::time::Duration;
+
+use crate::handle::Handle;
+use crate::requests::inspect::Inspected;
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Hash)]
+pub enum Question {
+    /// The holders, and the first `most` waiters.
+    Inspect { most: u32 },
+    /// The present hold ends, if it has this token.
+    ForceUnlock { expected: Option<u64> },
+    /// For all clients. `None`: the limit of each client counts.
+    SetLimit { limit: Option<u32> },
+    /// A new lease for what a handle holds, unless more is left.
+    Extend { handle: Handle, lease: Duration },
+    /// What a handle holds is given back.
+    Release { handle: Handle },
+}
+
+#[derive(Debug, Clone)]
+pub enum Finding {
+    /// By the server's clock at that time, in microseconds since 1970. The request was sent at `asked`.
+    Inspected {
+        inspected: Box<Inspected>,
+        server_micros: i64,
+        asked: Instant,
+    },
+    Done,
+    /// There was nothing that was held.
+    Nothing,
+}
