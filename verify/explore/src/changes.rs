@@ -148,7 +148,7 @@ impl World {
         this.next_owner += 1;
         let owner = if is_scoped { 1 } else { this.next_owner };
         let scope = if is_scoped { Scope::Owner } else { Scope::Call };
-        let is_spent = self.handles.given_back.iter().any(|spent| spent.owner == handle.owner);
+        let is_spent = self.handles.is_given_back(&handle.owner);
         let state = if is_spent { HandleState::GivenBack } else { HandleState::MayHold };
         let (limit, taken) = (self.now + OPERATION, Taken { token: handle.token, state });
         let (waits, attaches, state) = (false, Some(taken), State::Waits);

@@ -46,9 +46,14 @@ impl Handles {
         !self.left.is_empty()
     }
 
-    /// Whether somebody has it, or had it.
-    pub fn is_known(&self, owner: &str) -> bool {
-        self.told.contains(owner)
+    /// Whether somebody may give it back.
+    pub fn are_in_hand(&self, owner: &str) -> bool {
+        self.told.contains(owner) && !self.is_given_back(owner)
+    }
+
+    /// R16: then it never holds anything again.
+    pub fn is_given_back(&self, owner: &str) -> bool {
+        self.given_back.iter().any(|handle| *handle.owner == *owner)
     }
 }
 

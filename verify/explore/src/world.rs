@@ -867,7 +867,9 @@ impl World {
         let is_left = |holder: &&Holder| {
             let client = server::client_of(&holder.owner).trim_start_matches('c').split('-').next();
             let client = client.and_then(|client| client.parse().ok()).unwrap_or(0);
-            holder.until_us > micros && is_idle(client) && !self.handles.is_known(&holder.owner)
+            let is_in_hand = self.handles.are_in_hand(&holder.owner);
+            let is_given_back = self.handles.is_given_back(&holder.owner);
+            holder.until_us > micros && (is_given_back || is_idle(client) && !is_in_hand)
         };
         if let Some(holder) = at_server.holders().find(is_left) {
             self.checker.breaks(format!("P5: nobody will give back {holder:?} of name {name}"));
