@@ -14,7 +14,6 @@ use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, Reques
 use fairlock_proto::push::Push;
 use fairlock_proto::slots::Topology;
 use fairlock_proto::time::{Instant as Moment, ServerTime};
-use fairlock_proto::timers::STEP;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::SetOnce;
@@ -209,7 +208,7 @@ impl Driver {
             Some(Err(_)) => self.shared.lock().unfinished(),
             // The runtime has ended, and none of them gets an answer.
             None => {
-                (0..at_first).step_by(STEP).for_each(|_| self.feed(Event::Time));
+                self.do_all_that_is_due();
                 at_first
             }
         }
@@ -234,6 +233,13 @@ impl Driver {
             server_micros: (micros > 0).then_some(micros),
             frozen_until: ServerTime(i64::try_from(frozen_until).unwrap_or(i64::MAX)),
         }));
+    }
+
+    /// A step does a bounded part, and no task comes back for the rest.
+    fn do_all_that_is_due(&self) {
+        while self.shared.lock().is_due() {
+            self.feed(Event::Time);
+        }
     }
 
     /// Ends the holds that are due. Returns when the next one is.
@@ -369,6 +375,7 @@ impl Listener for Driver {
         }
         self.engine.clone().gone();
         self.feed(Event::RuntimeGone);
+        self.do_all_that_is_due();
         let holds = self.shared.lock().holds_left();
         let driver = Arc::downgrade(&self);
         without_runtime::keep_time(self.context(), holds, move || driver.upgrade()?.next_deadline());

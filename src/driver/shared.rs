@@ -306,7 +306,7 @@ impl Shared {
     /// for may have gone: it costs less to come once too often.
     pub fn time(&mut self, after: &mut After) -> Option<Moment> {
         let now = self.clock.now();
-        if self.session.next_timer().is_some_and(|due| due <= now) {
+        if self.is_due() {
             self.step(Event::Time, after);
         }
         let ahead = self.planned.filter(|planned| *planned > now);
@@ -318,6 +318,10 @@ impl Shared {
     /// When the machine is to be told the time.
     pub fn next_timer(&self) -> Option<Moment> {
         self.session.next_timer()
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.session.next_timer().is_some_and(|due| due <= self.clock.now())
     }
 
     pub fn has_holds(&self) -> bool {

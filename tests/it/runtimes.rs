@@ -64,6 +64,42 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
     }
 }
 
+/// More of them than one step of the state machine attends to; and then `close` ends what is held.
+#[test]
+fn hundreds_of_calls_hear_that_the_runtime_is_gone_and_close_ends_the_holds() {
+    const CALLS: usize = 500;
+    let (first, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let client = first.block_on(Timing::relaxed().connect(&server.url()));
+    let locks: Vec<_> = (0..CALLS).map(|name| client.lock(&name.to_string())).collect();
+    let guards = first.block_on(join_all(locks.iter().map(|lock| lock.lock().map(Result::unwrap))));
+    let waiting: Vec<_> = (0..CALLS)
+        .map(|name| {
+            let lock = locks[name].clone();
+            here.spawn(async move { lock.lock().await.map(drop) })
+        })
+        .collect();
+    here.block_on(limit(async {
+        let observer = Timing::relaxed().connect(&server.url()).await;
+        let last = observer.lock(&(CALLS - 1).to_string());
+        eventually("all wait", async || last.status().await.unwrap().waiters == 1).await;
+        observer.close().await.unwrap();
+    }));
+    drop(first);
+    here.block_on(limit(async {
+        for waiting in waiting {
+            assert!(matches!(waiting.await.unwrap(), Err(LockError::RuntimeGone)));
+        }
+        assert!(guards.iter().all(|guard| guard.is_valid()));
+        let unfinished = client.close().await.unwrap_err().unfinished;
+        assert_eq!(unfinished, CALLS);
+        for guard in &guards {
+            assert!(!guard.is_valid());
+            assert_eq!(guard.lost().await, Loss::Closed);
+        }
+    }));
+}
+
 /// All four requests were sent. Their error was that of the connection, which ends with the runtime. Found by an attack.
 #[test]
 fn a_request_under_way_as_the_runtime_ends_says_so() {
