@@ -71,7 +71,7 @@ fn hundreds_of_calls_hear_that_the_runtime_is_gone_and_close_ends_the_holds() {
     let (first, here) = (runtime(), runtime());
     let server = here.block_on(Server::start());
     let client = first.block_on(Timing::relaxed().connect(&server.url()));
-    let locks: Vec<_> = (0..CALLS).map(|name| client.lock(&name.to_string())).collect();
+    let locks: Vec<_> = (0..CALLS).map(|name| client.lock(name.to_string())).collect();
     let guards = first.block_on(join_all(locks.iter().map(|lock| lock.lock().map(Result::unwrap))));
     let waiting: Vec<_> = (0..CALLS)
         .map(|name| {
@@ -81,7 +81,7 @@ fn hundreds_of_calls_hear_that_the_runtime_is_gone_and_close_ends_the_holds() {
         .collect();
     here.block_on(limit(async {
         let observer = Timing::relaxed().connect(&server.url()).await;
-        let last = observer.lock(&(CALLS - 1).to_string());
+        let last = observer.lock((CALLS - 1).to_string());
         eventually("all wait", async || last.status().await.unwrap().waiters == 1).await;
         observer.close().await.unwrap();
     }));

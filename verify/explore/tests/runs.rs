@@ -1,12 +1,15 @@
 //! A few runs of the random world, and one search, in the profile of the tests. `scripts/explore` runs many.
 
+use fairlock_explore::names::Subject;
 use fairlock_explore::search::{self, Search};
 use fairlock_explore::world::World;
 
 #[test]
 fn random_runs_break_nothing() {
-    for seed in 1..=100 {
-        assert_eq!(World::new(seed).run(), Ok(()));
+    for subject in [Subject::Locks, Subject::Kinds] {
+        for seed in 1..=100 {
+            assert_eq!(World::about(subject, seed).run(), Ok(()));
+        }
     }
 }
 
