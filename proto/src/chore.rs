@@ -188,6 +188,10 @@ impl Task {
         }
     }
 
+    pub fn was_refused(&self) -> bool {
+        matches!(self, Self::Leave(_, Answers::Refused(_), _))
+    }
+
     /// Whether it is repeated after this error. A leave after any: a right that is missing may come back (P5).
     pub fn outlasts(&self, error: &RequestError) -> bool {
         match (self, error) {

@@ -180,8 +180,11 @@ impl Desk<'_> {
         if let RequestError::Refused(refusal) = error
             && refusal.needs_a_person()
         {
+            // After the first refusal it is tried once more soon: part of the script may have run.
+            if chore.task.was_refused() {
+                pause = AFTER_A_REFUSAL;
+            }
             self.note_refusal(id, refusal);
-            pause = AFTER_A_REFUSAL;
         }
         if let Some(chore) = self.common.chores.chores.get_mut(id) {
             chore.sending = Sending::Pause(self.now + pause);

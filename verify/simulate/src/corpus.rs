@@ -25,7 +25,7 @@ impl Corpus {
             let wrong = |what: &str| format!("line {number}: {what}: {line}");
             match words.next() {
                 // The second ones are runs of verify/explore.
-                None | Some("search" | "world") => continue,
+                None | Some("search" | "world" | "kinds") => continue,
                 Some("scenario") => {
                     let name = words.next().ok_or_else(|| wrong("no name"))?;
                     corpus.scenarios.insert(name.to_owned());
