@@ -146,15 +146,13 @@ impl Entry {
             let last = self.last_answer(desk);
             return self.late_in_line(&waiting, last, desk);
         }
-        if let Stage::Held(held) = &mut self.stage {
-            if let Some((nested, last)) = held.late_entry(call) {
-                return self.tell_late(&nested, last, desk);
-            }
-            if held.late_extend(call, &self.who, desk).is_some() {
-                return self.change(|stage, line, _| stage.settled(line, desk));
-            }
+        if let Stage::Held(held) = &mut self.stage
+            && let Some((nested, last)) = held.late_entry(call)
+        {
+            return self.tell_late(&nested, last, desk);
         }
         self.change(|stage, line, who| match stage {
+            Stage::Held(held) => held.late_extend(call, line, who, desk),
             Stage::Detaching(detaching) if detaching.is_for(call) => detaching.time_out(line, who, desk),
             other => other,
         });
@@ -342,6 +340,9 @@ impl Entry {
     }
 
     fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Next> {
+        if self.line.is_empty() {
+            return None;
+        }
         let may_go_on = match &self.stage {
             Stage::Idle | Stage::Lost(_) => true,
             Stage::Held(held) => {

@@ -332,15 +332,15 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// The time of a call for a new lease is over. `None`: it is another call's.
-    pub fn late_extend(&mut self, call: CallId, who: &Who, desk: &mut Desk<'_>) -> Option<()> {
-        let Counting::Extending(extending) = &self.counting else { return None };
+    /// The time of a call is over, which may be for a new lease.
+    pub fn late_extend(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let Counting::Extending(extending) = &self.counting else { return Stage::Held(self) };
         if extending.change.id != call {
-            return None;
+            return Stage::Held(self);
         }
         extending.time_out(who, desk);
         self.counting = Counting::Settled(extending.count);
-        Some(())
+        self.settle(line, desk)
     }
 
     /// Its server may not know it. A request about the lease that is under way asks that too.
@@ -522,11 +522,6 @@ impl Lost {
 }
 
 impl Stage {
-    /// The server counts again what the guards are.
-    pub fn settled(self, line: &mut Line, desk: &mut Desk<'_>) -> Self {
-        if let Self::Held(held) = self { held.settle(line, desk) } else { self }
-    }
-
     /// The unlock of a guard whose hold has just been lost.
     fn unlocked(self, call: CallId, desk: &mut Desk<'_>) -> Self {
         if let Self::Lost(lost) = self { lost.unlock(call, desk) } else { self }

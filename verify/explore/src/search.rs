@@ -3,30 +3,38 @@
 //! Stateright walks the states breadth first and keeps a fingerprint of each; that fits, since a state here is a value and an
 //! event has one outcome. What it compares is the canonical form: times relative to now, numbers by their order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::canonical::{Canonical, Seq};
-use fairlock_proto::effect::{Effect, HoldId, Outcome, Request};
+use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Outcome, Request};
 use fairlock_proto::error::{Fault, Loss, UnlockError};
 use fairlock_proto::event::{
     CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
 };
+use fairlock_proto::handle::Handle;
+use fairlock_proto::keys::Share;
 use fairlock_proto::push::Push;
 use fairlock_proto::requests::give::Give;
 use fairlock_proto::session::Session;
 use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::Topology;
+use fairlock_proto::stages::guards::Count;
 use fairlock_proto::time::{Instant, ServerTime};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::caller::{LEASE, OPERATION, WAITER_TTL};
-use crate::names::keys;
+use crate::handles::terms;
+use crate::names::{is_shared, keys, limit_of};
 use crate::server::{self, Message, Server, Text, TokenClock};
 use crate::world;
+
+/// See `names`.
+const PERMITS: usize = 3;
+const READS: usize = 4;
 
 const NODE: NodeId = NodeId(0);
 
@@ -37,6 +45,17 @@ pub struct Plan {
     pub owner: u64,
     pub intent: Intent,
     pub lease: Lease,
+    pub share: Share,
+    /// What it does with its hold, once.
+    pub change: Option<Change>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// To one unit.
+    Shrink,
+    Extend,
+    Detach,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +64,8 @@ pub enum Intent {
     /// For so long at most.
     WaitsFor(Duration),
     Tries,
+    /// What the last handle holds, once there is one.
+    Attaches,
 }
 
 /// How often each kind of trouble may come.
@@ -65,18 +86,23 @@ pub struct Budget {
 
 #[derive(Debug, Clone)]
 pub struct Search {
+    /// See `names`.
+    pub name: usize,
     pub plans: Vec<Plan>,
     pub budget: Budget,
 }
 
 #[derive(Clone)]
 pub struct State {
+    name: usize,
     now: Instant,
     server: Server,
     clients: Vec<Client>,
     callers: Vec<Caller>,
     /// Requests that may arrive at any time, and whose answers are lost.
     strays: Vec<(usize, Arc<Request>)>,
+    /// Those that were told, the last one last.
+    handles: Vec<Handle>,
     budget: Budget,
     connections: u32,
     last_token: u64,
@@ -108,6 +134,8 @@ enum FromServer {
 #[derive(Debug, Clone, Copy)]
 struct Caller {
     plan: Plan,
+    weight: u32,
+    change: Option<Change>,
     stage: CallerStage,
 }
 
@@ -117,6 +145,8 @@ enum CallerStage {
     Waits(CallId),
     Offered(CallId, Relied),
     Holds(CallId, Relied),
+    /// A guard, the call that detaches it, and what it relies on if that is refused.
+    Detaches(CallId, CallId, Relied),
     /// With this token.
     Unlocks(CallId, u64),
     Done,
@@ -136,6 +166,7 @@ pub enum Action {
     Call(usize),
     Claim(usize),
     Unlock(usize),
+    Change(usize),
     Drop(usize),
     /// The first request of a client reaches the server.
     Serve(usize),
@@ -153,13 +184,27 @@ pub enum Action {
 }
 
 impl Caller {
+    fn new(plan: &Plan) -> Self {
+        Self { plan: *plan, weight: plan.share.weight, change: plan.change, stage: CallerStage::NotCalled }
+    }
+
     fn call(&self) -> Option<CallId> {
         match self.stage {
             CallerStage::NotCalled | CallerStage::Done => None,
             CallerStage::Waits(call)
             | CallerStage::Offered(call, _)
             | CallerStage::Holds(call, _)
+            | CallerStage::Detaches(_, call, _)
             | CallerStage::Unlocks(call, _) => Some(call),
+        }
+    }
+
+    fn guard(&self) -> Option<CallId> {
+        match self.stage {
+            CallerStage::Offered(guard, _) | CallerStage::Holds(guard, _) | CallerStage::Detaches(guard, ..) => {
+                Some(guard)
+            }
+            _ => None,
         }
     }
 
@@ -167,6 +212,13 @@ impl Caller {
         match self.stage {
             CallerStage::Offered(_, relied) | CallerStage::Holds(_, relied) => Some(relied),
             _ => None,
+        }
+    }
+
+    fn hold(&self) -> Option<HoldId> {
+        match self.stage {
+            CallerStage::Detaches(_, _, relied) => Some(relied.hold),
+            _ => Some(self.relied()?.hold),
         }
     }
 }
@@ -194,9 +246,10 @@ struct Parts<'a>(&'a State);
 
 impl Hash for Parts<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let State { server, clients, callers, strays, budget, forced, unheard, broken, .. } = self.0;
+        let State { server, clients, callers, strays, handles, budget, forced, unheard, broken, .. } = self.0;
         clients.iter().for_each(|client| client.hash(state));
-        callers.iter().for_each(|caller| caller.stage.hash(state));
+        callers.iter().for_each(|caller| (caller.stage, caller.weight, caller.change).hash(state));
+        handles.hash(state);
         for (client, request) in strays {
             client.hash(state);
             hash_request(request, state);
@@ -228,9 +281,10 @@ fn hash_request<H: Hasher>(request: &Request, state: &mut H) {
         Request::Acquire(it) => (&it.owner, Seq(it.seq), it.mode, it.lease, ServerTime(it.not_after)).hash(state),
         Request::Release(it) => {
             (&it.owner, Seq(it.seq), Seq(it.attempt), it.token, it.holds, ServerTime(it.copies_until)).hash(state);
+            (it.weight, it.is_handle).hash(state);
         }
         Request::Renew(it) => (&it.owner, it.token, it.lease, it.remember).hash(state),
-        Request::Poll(it) => (it.waits, it.tickets.len()).hash(state),
+        Request::Poll(it) => (it.waits, it.names_ours, it.tickets.len()).hash(state),
         Request::Leave(it) => (&it.owner, Seq(it.seq), ServerTime(it.copies_until)).hash(state),
         Request::Give(it) => {
             let Give { from, seq, token, to, attempt, lease, not_after, .. } = &**it;
@@ -287,15 +341,20 @@ impl State {
 
     fn told(&mut self, client: usize, call: CallId, outcome: &Outcome) {
         let Some(at) = self.position(client, call) else { return };
-        let Outcome::Granted { token, hold, until, .. } = *outcome else {
+        if let Outcome::Detached(detached) = outcome {
+            return self.detached(at, detached);
+        }
+        let Outcome::Granted { token, hold, until, weight, .. } = *outcome else {
             return self.end_of(at, call, outcome);
         };
+        self.callers[at].weight = weight;
         let relied = Relied { hold, token, until: Some(until) };
-        let is_nested = self
-            .callers
-            .iter()
-            .any(|other| other.plan.client == client && other.relied().is_some_and(|other| other.hold == hold));
-        let is_old = token < self.last_token || token == self.last_token && !is_nested;
+        let is_of = |other: &Caller| other.plan.client == client && other.hold() == Some(hold);
+        let is_nested = self.callers.iter().any(is_of);
+        let keeps_its_token = is_nested || matches!(self.callers[at].plan.intent, Intent::Attaches);
+        // Shares that were granted together may be heard of in any order.
+        let is_before = token < self.last_token && !is_shared(self.name);
+        let is_old = is_before || token == self.last_token && !keeps_its_token;
         if is_old && !self.forced.contains(&token) {
             self.broken.get_or_insert("P2: a token does not grow");
         }
@@ -303,9 +362,28 @@ impl State {
         self.callers[at].stage = CallerStage::Offered(call, relied);
     }
 
+    fn detached(&mut self, at: usize, outcome: &DetachOutcome) {
+        let Caller { plan, stage: CallerStage::Detaches(guard, call, relied), .. } = self.callers[at] else { return };
+        self.clients[plan.client].calls.remove(call.0);
+        match outcome {
+            DetachOutcome::Done(handle) | DetachOutcome::Unanswered(handle, _) => {
+                self.handles.push(handle.clone());
+                self.ends(at, guard);
+            }
+            DetachOutcome::Refused(_) => self.callers[at].stage = CallerStage::Holds(guard, relied),
+        }
+    }
+
+    fn ends(&mut self, at: usize, guard: CallId) {
+        let client = self.callers[at].plan.client;
+        self.callers[at].stage = CallerStage::Done;
+        self.clients[client].calls.remove(guard.0);
+        self.step(client, Event::Gone(guard));
+    }
+
     /// The last that this caller hears.
     fn end_of(&mut self, at: usize, call: CallId, outcome: &Outcome) {
-        let Caller { plan, stage } = self.callers[at];
+        let Caller { plan, stage, .. } = self.callers[at];
         match (stage, outcome) {
             (CallerStage::Holds(..), Outcome::PassedOver) => {
                 self.broken.get_or_insert("P8: a guard is passed over that was claimed");
@@ -329,14 +407,17 @@ impl State {
 
     /// A client says that the server does not know a hold.
     fn is_gone(&mut self, token: u64) {
-        if self.server.names.values().any(|name| name.holder.as_ref().is_some_and(|holder| holder.token == token)) {
+        if self.server.names.values().any(|name| name.holders().any(|holder| holder.token == token)) {
             self.broken.get_or_insert("P8: a hold is lost that the server has");
         }
     }
 
     fn rely(&mut self, client: usize, call: CallId, until: Option<Instant>) {
-        let Some(at) = self.position(client, call) else { return };
-        if let CallerStage::Offered(_, relied) | CallerStage::Holds(_, relied) = &mut self.callers[at].stage {
+        let of_guard = |caller: &Caller| caller.plan.client == client && caller.guard() == Some(call);
+        let Some(at) = self.callers.iter().position(of_guard) else { return };
+        if let CallerStage::Offered(_, relied) | CallerStage::Holds(_, relied) | CallerStage::Detaches(_, _, relied) =
+            &mut self.callers[at].stage
+        {
             relied.until = until;
         }
     }
@@ -345,14 +426,17 @@ impl State {
         self.callers.iter().position(|caller| caller.plan.client == client && caller.call() == Some(call))
     }
 
-    /// P1: no two owners rely on the lock at this moment.
-    fn is_exclusive(&self) -> bool {
+    /// P1: what is relied on at this moment is no more than the limit. The guards of one owner share what the greatest has.
+    fn is_within_the_limit(&self) -> bool {
         let relies = |relied: Relied| {
             relied.until.is_some_and(|until| until > self.now) && !self.unheard.contains(&relied.token)
         };
-        let relying = self.callers.iter().filter(|caller| caller.relied().is_some_and(relies));
-        let owners: Vec<_> = relying.map(|caller| (caller.plan.client, caller.plan.owner)).collect();
-        owners.windows(2).all(|two| two[0] == two[1])
+        let mut of_owners = BTreeMap::new();
+        for caller in self.callers.iter().filter(|caller| caller.relied().is_some_and(relies)) {
+            let weight = of_owners.entry((caller.plan.client, caller.plan.owner)).or_insert(0);
+            *weight = caller.weight.max(*weight);
+        }
+        of_owners.values().sum::<u32>() <= limit_of(self.name)
     }
 
     fn connect(&mut self, client: usize) {
@@ -375,20 +459,47 @@ impl State {
     }
 
     fn call(&mut self, at: usize) {
-        let Plan { client, owner, intent, lease } = self.callers[at].plan;
+        let Plan { client, owner, intent, lease, share, .. } = self.callers[at].plan;
         let call = CallId(self.clients[client].calls.insert(()));
         self.callers[at].stage = CallerStage::Waits(call);
+        self.callers[at].weight = share.weight;
         let manner = match intent {
             Intent::Waits => Manner::Waits { limit: None },
             Intent::WaitsFor(limit) => Manner::Waits { limit: Some(self.now + limit) },
             Intent::Tries => Manner::Tries { limit: self.now + OPERATION, proposed: None },
+            Intent::Attaches => {
+                let Some(handle) = self.handles.last().cloned() else { return };
+                Manner::Attaches { limit: self.now + OPERATION, handle: Arc::new(handle) }
+            }
         };
-        let (owner_id, terms) = (format!("c{client}:{owner}").into(), "5000/x".into());
-        let (keys, scope, task, self_wait) = (keys(0), Scope::Owner, TaskId(0), SelfWait::Warned);
+        let (owner_id, terms) = (format!("c{client}:{owner}").into(), terms(self.name, share));
+        let (weight, keys, scope, task, self_wait) =
+            (share.weight, keys(self.name), Scope::Owner, TaskId(0), SelfWait::Warned);
         self.step(
             client,
-            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight: 1, terms, task, self_wait }),
+            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task, self_wait }),
         );
+    }
+
+    /// Beside a detach nobody waits for the outcome.
+    fn change(&mut self, at: usize) {
+        let Caller { plan, stage: CallerStage::Holds(guard, relied), change, .. } = self.callers[at] else { return };
+        let call = CallId(self.clients[plan.client].calls.insert(()));
+        self.callers[at].change = None;
+        let lease = 2 * LEASE;
+        let event = match change {
+            None => return,
+            Some(Change::Shrink) => {
+                self.callers[at].weight = 1;
+                Event::Shrink { call, guard, weight: 1 }
+            }
+            Some(Change::Extend) => Event::Extend { call, guard, lease },
+            Some(Change::Detach) => {
+                self.callers[at].stage = CallerStage::Detaches(guard, call, relied);
+                Event::Detach { call, guard, lease: LEASE }
+            }
+        };
+        self.step(plan.client, event);
     }
 
     fn serve(&mut self, client: usize, request: &Request) -> Reply {
@@ -456,21 +567,39 @@ impl State {
     /// P4, P6: a hold has the guards that its callers have, and the server counts them. While a request about their number is
     /// under way, that may differ.
     fn is_counted(&self) -> bool {
-        let lock = &keys(0).lock;
+        let lock = &keys(self.name).lock;
         let count = |plan: &Plan| {
             let is_of = |caller: &&Caller| (caller.plan.client, caller.plan.owner) == (plan.client, plan.owner);
-            let relying = self.callers.iter().filter(is_of).filter_map(Caller::relied);
-            (relying.clone().count() as u32, relying.map(|relied| relied.token).next())
+            let relying =
+                self.callers.iter().filter(is_of).filter_map(|caller| Some((caller.relied()?, caller.weight)));
+            let holds = relying.clone().count() as u32;
+            let weight = relying.clone().map(|(_, weight)| weight).max().unwrap_or(0);
+            (Count { holds, weight }, relying.map(|(relied, _)| relied.token).next())
         };
-        self.callers.iter().all(|Caller { plan, .. }| {
-            let Some((_, guards)) = self.clients[plan.client].session.settled_guards(plan.owner, lock) else {
+        self.callers.iter().all(|Caller { plan, stage, .. }| {
+            let guards = self.clients[plan.client].session.settled_guards(plan.owner, lock);
+            let Some((_, guards)) = guards.filter(|_| !matches!(stage, CallerStage::Detaches(..))) else {
                 return true;
             };
             let (callers, token) = count(plan);
-            let holder = self.server.names.values().filter_map(|name| name.holder.as_ref()).next();
-            let counted = holder.filter(|holder| Some(holder.token) == token).map_or(callers, |holder| holder.holds);
-            (guards.holds, guards.holds) == (callers, counted)
+            let mut holders = self.server.names.values().flat_map(|name| name.holders());
+            let holder = holders.find(|holder| Some(holder.token) == token);
+            let counted = holder.map_or(callers, |holder| {
+                let weight = if is_shared(self.name) { holder.share.weight } else { callers.weight };
+                Count { holds: holder.holds, weight }
+            });
+            (guards, guards) == (callers, counted)
         })
+    }
+
+    /// But for what handles hold.
+    fn is_free(&self) -> bool {
+        let is_of_a_handle = |owner: &str| self.handles.iter().any(|handle| *handle.owner == *owner);
+        let is_free = |name: &server::Name| {
+            name.is_free(self.now.micros())
+                || name.queue.is_empty() && name.holders().all(|it| is_of_a_handle(&it.owner))
+        };
+        self.server.names.values().all(is_free)
     }
 
     /// Nobody wants anything any more, and no request is under way.
@@ -496,11 +625,13 @@ impl Model for Search {
             from_server: VecDeque::new(),
         };
         let mut state = State {
+            name: self.name,
             now: Instant::from_micros(100_000_000),
             server: Server::new(TokenClock::Losses(0)),
             clients: (0..clients).map(client).collect(),
-            callers: self.plans.iter().map(|plan| Caller { plan: *plan, stage: CallerStage::NotCalled }).collect(),
+            callers: self.plans.iter().map(Caller::new).collect(),
             strays: Vec::new(),
+            handles: Vec::new(),
             budget: self.budget,
             connections: 0,
             last_token: 0,
@@ -520,10 +651,16 @@ impl Model for Search {
         let Budget { losses, delays, breaks, drops, forces, times } = state.budget;
         for (at, caller) in state.callers.iter().enumerate() {
             match caller.stage {
+                CallerStage::NotCalled if matches!(caller.plan.intent, Intent::Attaches) => {
+                    actions.extend((!state.handles.is_empty()).then_some(Action::Call(at)));
+                }
                 CallerStage::NotCalled => actions.push(Action::Call(at)),
                 CallerStage::Offered(..) => actions.push(Action::Claim(at)),
-                CallerStage::Holds(..) => actions.push(Action::Unlock(at)),
-                CallerStage::Waits(_) | CallerStage::Unlocks(..) | CallerStage::Done => {}
+                CallerStage::Holds(..) => {
+                    actions.push(Action::Unlock(at));
+                    actions.extend(caller.change.map(|_| Action::Change(at)));
+                }
+                CallerStage::Waits(_) | CallerStage::Detaches(..) | CallerStage::Unlocks(..) | CallerStage::Done => {}
             }
             if drops > 0 && caller.call().is_some() {
                 actions.push(Action::Drop(at));
@@ -557,21 +694,29 @@ impl Model for Search {
         match action {
             Action::Call(at) => state.call(at),
             Action::Claim(at) => {
-                let Caller { plan, stage: CallerStage::Offered(call, relied) } = state.callers[at] else { return None };
+                let Caller { plan, stage: CallerStage::Offered(call, relied), .. } = state.callers[at] else {
+                    return None;
+                };
                 state.callers[at].stage = CallerStage::Holds(call, relied);
                 state.step(plan.client, Event::Claimed(call));
             }
             Action::Unlock(at) => {
-                let Caller { plan, stage: CallerStage::Holds(call, relied) } = state.callers[at] else { return None };
+                let Caller { plan, stage: CallerStage::Holds(call, relied), .. } = state.callers[at] else {
+                    return None;
+                };
                 state.callers[at].stage = CallerStage::Unlocks(call, relied.token);
                 state.step(plan.client, Event::Unlock(call));
             }
+            Action::Change(at) => state.change(at),
             Action::Drop(at) => {
                 state.budget.drops -= 1;
                 let (client, call) = (state.callers[at].plan.client, state.callers[at].call()?);
+                let guard = state.callers[at].guard();
                 state.callers[at].stage = CallerStage::Done;
                 state.clients[client].calls.remove(call.0);
                 state.step(client, Event::Gone(call));
+                // A detach takes its guard along.
+                guard.filter(|guard| *guard != call).into_iter().for_each(|guard| state.ends(at, guard));
             }
             Action::Serve(client) => {
                 let (id, request) = state.clients[client].to_server.pop_front()?;
@@ -621,13 +766,11 @@ impl Model for Search {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("P1: one owner relies on the lock", |_, state: &State| state.is_exclusive()),
+            Property::always("P1: no more is relied on than there is", |_, state: &State| state.is_within_the_limit()),
             Property::always("P4: a hold has the guards of its callers", |_, state: &State| state.is_counted()),
             Property::always(ON_THE_WAY, |_, state: &State| state.broken.is_none()),
             Property::sometimes(ALL_ARE_DONE, |_, state: &State| state.is_over()),
-            Property::always("P5: nothing is left", |_, state: &State| {
-                !state.is_over() || state.server.names.values().all(|name| name.is_free(state.now.micros()))
-            }),
+            Property::always("P5: nothing is left", |_, state: &State| !state.is_over() || state.is_free()),
         ]
     }
 }
@@ -731,13 +874,26 @@ const ON_THE_WAY: &str = "nothing is broken on the way";
 /// The searches of `scripts/verify`, by name, the small ones first.
 pub fn all() -> Vec<(&'static str, Search)> {
     let [renewed, fixed] = [Lease::Renewed(LEASE), Lease::Fixed(LEASE)];
-    let plan = |client, owner, lease| Plan { client, owner, intent: Intent::Waits, lease };
-    let waits_for = |client, owner, limit| Plan { client, owner, intent: Intent::WaitsFor(limit), lease: renewed };
-    let tries = |client, owner| Plan { client, owner, intent: Intent::Tries, lease: renewed };
+    let plan =
+        |client, owner, lease| Plan { client, owner, intent: Intent::Waits, lease, share: Share::LOCK, change: None };
+    let wants = |client, owner, intent| Plan { intent, ..plan(client, owner, renewed) };
+    let waits_for = |client, owner, limit| wants(client, owner, Intent::WaitsFor(limit));
+    let tries = |client, owner| wants(client, owner, Intent::Tries);
+    let attaches = |client, owner| wants(client, owner, Intent::Attaches);
+    let changes = |change, plan: Plan| Plan { change: Some(change), ..plan };
+    let detaches = |client, owner| changes(Change::Detach, plan(client, owner, renewed));
+    // Of a semaphore of three permits.
+    let permits = |client, owner, weight| Plan {
+        share: Share { weight, limit: limit_of(PERMITS) },
+        ..plan(client, owner, renewed)
+    };
+    let reads = |client, owner| Plan { share: Share::READER, ..plan(client, owner, renewed) };
+    let writes = |client, owner| Plan { share: Share::WRITER, ..plan(client, owner, renewed) };
     let one = vec![plan(0, 1, renewed)];
     let two = vec![plan(0, 1, renewed), plan(1, 1, renewed)];
     let none = Budget { losses: 0, delays: 0, breaks: 0, drops: 0, forces: 0, times: 0 };
-    let search = |plans: &[Plan], budget| Search { plans: plans.to_vec(), budget };
+    let at = |name, plans: &[Plan], budget| Search { name, plans: plans.to_vec(), budget };
+    let search = |plans: &[Plan], budget| at(0, plans, budget);
     vec![
         ("one", search(&one, Budget { losses: 1, breaks: 1, drops: 1, forces: 1, times: 3, ..none })),
         ("one-tries", search(&[tries(0, 1)], Budget { losses: 1, delays: 1, breaks: 1, times: 3, ..none })),
@@ -753,6 +909,31 @@ pub fn all() -> Vec<(&'static str, Search)> {
         (
             "nested",
             search(&[plan(0, 1, renewed), plan(0, 1, renewed)], Budget { delays: 1, drops: 1, times: 3, ..none }),
+        ),
+        ("extends", search(&[changes(Change::Extend, one[0])], Budget { losses: 1, delays: 1, times: 3, ..none })),
+        ("detaches", search(&[detaches(0, 1)], Budget { losses: 1, delays: 1, breaks: 1, times: 2, ..none })),
+        ("detaches-drops", search(&[detaches(0, 1)], Budget { delays: 1, breaks: 1, drops: 1, times: 2, ..none })),
+        ("attaches", search(&[detaches(0, 1), attaches(1, 1)], Budget { losses: 1, breaks: 1, times: 2, ..none })),
+        ("attaches-drops", search(&[detaches(0, 1), attaches(1, 1)], Budget { delays: 1, drops: 1, times: 2, ..none })),
+        (
+            "attaches-beside",
+            search(&[detaches(0, 1), attaches(1, 1), plan(0, 2, renewed)], Budget { times: 1, ..none }),
+        ),
+        ("detaches-nested", search(&[detaches(0, 1), one[0]], Budget { drops: 1, times: 1, ..none })),
+        ("permits", at(PERMITS, &[permits(0, 1, 2), permits(1, 1, 2)], Budget { losses: 1, times: 2, ..none })),
+        ("permits-of-one", at(PERMITS, &[permits(0, 1, 2), permits(0, 2, 1)], Budget { breaks: 1, times: 1, ..none })),
+        (
+            "shrinks",
+            at(
+                PERMITS,
+                &[changes(Change::Shrink, permits(0, 1, 3)), permits(1, 1, 2)],
+                Budget { losses: 1, times: 1, ..none },
+            ),
+        ),
+        ("reads-in-writes", at(READS, &[writes(0, 1), reads(0, 1), reads(1, 1)], none)),
+        (
+            "downgrades",
+            at(READS, &[changes(Change::Shrink, writes(0, 1)), reads(1, 1)], Budget { breaks: 1, times: 1, ..none }),
         ),
         ("two", search(&two, Budget { times: 3, ..none })),
         ("two-forces", search(&two, Budget { forces: 1, times: 2, ..none })),
