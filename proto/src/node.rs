@@ -37,12 +37,12 @@ pub enum Lane {
     Release,
     Cleanup,
     Acquire,
-    /// What a caller asks once: an operator does not wait behind thousands of calls.
-    Question,
+    /// What changes nothing. A server that refuses all else serves it, and its answer says nothing about that.
+    Read,
 }
 
 impl Lane {
-    pub const ALL: [Self; 5] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire, Self::Question];
+    pub const ALL: [Self; 5] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire, Self::Read];
 }
 
 /// Where a request waits until it may be sent.
@@ -159,9 +159,10 @@ impl Node {
         is_open && self.has_line(lane) && self.counts[lane as usize] < limit
     }
 
-    fn may_probe(&self, now: Instant) -> bool {
+    fn may_pass(&self, lane: Lane, now: Instant) -> bool {
         match &self.gate {
             Gate::Open => true,
+            Gate::Refusing { .. } if lane == Lane::Read => true,
             Gate::Refusing { next_probe, probe, .. } => probe.is_none() && *next_probe <= now,
         }
     }
@@ -181,16 +182,18 @@ impl Node {
 
     /// Takes the first of those that may be sent now out of its line.
     pub fn take_next(&mut self, limit: usize, now: Instant) -> Option<(Lane, Asker)> {
-        let lane = Lane::ALL.into_iter().find(|lane| self.is_next(*lane, limit) && self.may_probe(now))?;
+        let lane = Lane::ALL.into_iter().find(|lane| self.is_next(*lane, limit) && self.may_pass(*lane, now))?;
         self.waiting[lane as usize].pop_first().map(|asker| (lane, asker))
     }
 
     pub fn sent(&mut self, number: RequestNumber, request: InFlight) {
         self.counts[request.lane as usize] += 1;
-        self.in_flight.push(number, request);
-        if let Gate::Refusing { probe, .. } = &mut self.gate {
+        if let Gate::Refusing { probe, .. } = &mut self.gate
+            && request.lane != Lane::Read
+        {
             *probe = Some(number);
         }
+        self.in_flight.push(number, request);
     }
 
     /// It has its answer, or will have none. Its room is free for another one.

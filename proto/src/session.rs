@@ -403,6 +403,7 @@ impl Step<'_> {
             node.clock.learn(request.sent, micros);
         }
         let change = match &reply {
+            _ if request.lane == Lane::Read => None,
             Ok(_) => node.answered(None, number.0, now),
             Err(RequestError::Refused(refusal)) => node.answered(Some(refusal), number.0, now),
             Err(_) => None,

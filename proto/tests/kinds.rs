@@ -17,6 +17,7 @@ use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::force_unlock::ForceUnlocked;
 use fairlock_proto::requests::give::Gave;
+use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::requests::poll::{Polled, PolledHolder};
 use fairlock_proto::requests::release::Released;
 use fairlock_proto::requests::renew::Only;
@@ -396,4 +397,31 @@ fn what_is_asked_has_an_answer_in_time_and_none_of_a_closed_client() {
         assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))));
     }
     assert!(rig.outcome(dropped).is_none());
+}
+
+/// `status` only reads, so an operator sees what a refusing server keeps.
+#[test]
+fn a_question_that_changes_nothing_is_asked_at_a_closed_gate_and_does_not_open_it() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    let refusal = Refusal { kind: RefusalKind::ServerForNow, cause: Cause::new(Fault::OtherReply) };
+    rig.refuse(id, RequestError::Refused(refusal));
+    rig.lock("y");
+    assert!(rig.sent.is_empty(), "the gate is closed");
+    let notes = rig.notes.len();
+    let call = ask(&mut rig, Question::Inspect { most: 1 });
+    let (id, Request::Inspect(_)) = rig.last() else { panic!("it waits") };
+    let inspected = Inspected {
+        holders: Vec::new(),
+        holding: 0,
+        used: 0,
+        set_limit: None,
+        waiters: 0,
+        frozen_for: None,
+        queue: Vec::new(),
+    };
+    rig.answer(id, Answer::Inspected(Box::new(inspected)));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Inspected { .. })))));
+    assert!(rig.sent.is_empty() && rig.notes.len() == notes, "the gate is closed as before");
 }

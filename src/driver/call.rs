@@ -136,8 +136,8 @@ impl Pending {
     async fn change(&self, event: impl Fn(CallId, CallId) -> Event<'static>) -> Answered {
         let Some(guard) = self.call else { return Answered::Failed(CallError::Lost) };
         let mut change = Self::new(self.client.clone());
-        let limit = change.limit_elsewhere(change.client.driver().operation_limit());
-        change.drive(None, limit, |call| event(call, guard)).await
+        // Without a timer: this future may outlive the runtime that has polled it first.
+        change.drive(None, None, |call| event(call, guard)).await
     }
 
     /// Asks something about a name, once.
