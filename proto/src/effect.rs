@@ -83,14 +83,14 @@ pub enum Outcome {
     Unlocked(Result<Unlocked, UnlockError>),
 }
 
-/// What a detach came to.
+/// What a detach came to. Boxed, because it is rare: each caller has room for an outcome.
 #[derive(Debug, Clone)]
 pub enum DetachOutcome {
-    Done(Handle),
+    Done(Box<Handle>),
     /// The guard has the hold as before.
     Refused(ChangeError),
     /// The handle has it, or it is free soon.
-    Unanswered(Handle, Cause),
+    Unanswered(Box<Handle>, Cause),
 }
 
 #[derive(Debug, Clone)]

@@ -151,12 +151,14 @@ impl Node {
 
     /// Whether the first request of this lane could be sent if the server did not refuse.
     fn is_next(&self, lane: Lane, limit: usize) -> bool {
-        let is_open = match &self.link {
-            Link::Down(_) => false,
-            Link::Checking(..) => lane == Lane::Urgent,
-            Link::Up(_) => true,
-        };
-        is_open && self.has_line(lane) && self.counts[lane as usize] < limit
+        // As a rule there is none.
+        self.has_line(lane)
+            && self.counts[lane as usize] < limit
+            && match &self.link {
+                Link::Down(_) => false,
+                Link::Checking(..) => lane == Lane::Urgent,
+                Link::Up(_) => true,
+            }
     }
 
     fn may_pass(&self, lane: Lane, now: Instant) -> bool {

@@ -170,7 +170,10 @@ impl Session {
                 Effect::Tell(call, _) => {
                     self.stop_limit(*call);
                     self.calls.remove(call.0);
-                    self.errands.remove(call);
+                    // As a rule there are none.
+                    if !self.errands.is_empty() {
+                        self.errands.remove(call);
+                    }
                 }
                 _ => {}
             }

@@ -733,3 +733,20 @@ fn a_wait_whose_server_is_down_does_not_say_that_others_have_the_lock() {
     let outcome = rig.outcome(call);
     assert!(matches!(outcome, Some(Outcome::Failed(CallError::Unreachable(_)))), "{outcome:?}");
 }
+
+/// The process stands still, and the answer is read before any timer. It gave a guard of a hold that was over.
+#[test]
+fn a_nested_call_that_is_answered_behind_the_deadline_says_that_its_hold_is_lost() {
+    let mut rig = Rig::new(settings());
+    let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
+    let outer = rig.call(want.clone());
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(outer));
+    let nested = rig.call(want);
+    let (id, _) = rig.last();
+    rig.now = rig.now + LEASE;
+    rig.answer(id, Answer::Acquired(Acquired::Held { token: 7, holds: 2, lease_left: LEASE }));
+    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(CallError::Lost))));
+    assert_eq!(rig.lost, [outer]);
+}

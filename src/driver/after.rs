@@ -66,7 +66,10 @@ impl After {
     /// Wakes the callers. Each of them is the user's code: the panic of one keeps nothing from the others.
     pub fn wake(&mut self) -> ForTheTask {
         self.caller.take().into_iter().for_each(wake);
-        std::mem::take(&mut self.callers).into_iter().for_each(wake);
+        // As a rule there are no more.
+        if !self.callers.is_empty() {
+            std::mem::take(&mut self.callers).into_iter().for_each(wake);
+        }
         let has_work = self.sends || self.is_sooner || self.closed.is_some();
         if has_work { ForTheTask::Something } else { ForTheTask::Nothing }
     }

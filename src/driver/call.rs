@@ -14,7 +14,7 @@ use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::time::Instant as Moment;
 use tokio::time::{Sleep, sleep_until};
 
-use super::client::Client;
+use super::client::{Client, Driver};
 use super::hold::About;
 use super::shared::Answered;
 use crate::store::clock::now;
@@ -33,7 +33,7 @@ impl Pending {
 
     /// Asks for a lock, from the first poll on.
     pub fn outcome<'a>(&'a mut self, want: &'a Want, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
-        let limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(limit));
+        let limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(|_| limit));
         self.drive(Some(about), limit, |call| Event::Call(call, want.clone()))
     }
 
@@ -63,10 +63,9 @@ impl Pending {
     }
 
     /// For a caller of another runtime, which keeps its limit itself: that of the client may rest.
-    fn limit_elsewhere(&self, limit: Moment) -> Option<Pin<Box<Sleep>>> {
+    fn limit_elsewhere(&self, limit: impl FnOnce(&Driver) -> Moment) -> Option<Pin<Box<Sleep>>> {
         let driver = self.client.driver();
-        let limit = || Box::pin(sleep_until(driver.clock.instant(limit).into()));
-        driver.context().is_elsewhere().then(limit)
+        driver.context().is_elsewhere().then(|| Box::pin(sleep_until(driver.clock.instant(limit(driver)).into())))
     }
 
     /// The machine ends the call, which wakes its caller: as a rule at once, and later if more is due than it does in one step.
@@ -92,7 +91,7 @@ impl Pending {
     /// The guard ends.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let mut guard = self.call;
-        let mut limit = self.limit_elsewhere(self.client.driver().operation_limit());
+        let mut limit = self.limit_elsewhere(Driver::operation_limit);
         let answered = poll_fn(|context| {
             let polled = match (guard.take(), self.call) {
                 (Some(guard), _) => {
@@ -142,7 +141,7 @@ impl Pending {
 
     /// Asks something about a name, once.
     pub async fn ask(mut self, keys: &Arc<Keys>, question: Question) -> Result<Finding, Unasked> {
-        let limit = self.limit_elsewhere(self.client.driver().operation_limit());
+        let limit = self.limit_elsewhere(Driver::operation_limit);
         match self.drive(None, limit, |call| Event::Ask(call, keys.clone(), question.clone())).await {
             Answered::Found(outcome) => outcome.map_err(Unasked::Failed),
             Answered::Failed(CallError::RuntimeGone) => Err(Unasked::Failed(RequestError::RuntimeGone)),

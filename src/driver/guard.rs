@@ -95,10 +95,10 @@ impl DrivenGuard {
         let (client, lock) = (self.client.clone(), self.hold.entry.keys.lock.clone());
         let runner = &client.driver().context().runner;
         match outcome {
-            effect::DetachOutcome::Done(handle) => DetachOutcome::Detached(handle),
+            effect::DetachOutcome::Done(handle) => DetachOutcome::Detached(*handle),
             effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_detach(why, runner, &lock)),
             effect::DetachOutcome::Unanswered(handle, cause) => {
-                DetachOutcome::Unanswered(handle, error::cause(cause, runner, &lock))
+                DetachOutcome::Unanswered(*handle, error::cause(cause, runner, &lock))
             }
         }
     }

@@ -158,7 +158,7 @@ impl Detaching {
         }
         let handle = Handle { copies_until: ServerTime::default(), ..self.handle };
         self.held.hold.ended(Ended::Detached, desk);
-        desk.tell(self.call, Outcome::Detached(DetachOutcome::Done(handle)));
+        desk.tell(self.call, Outcome::Detached(DetachOutcome::Done(Box::new(handle))));
         Stage::Idle
     }
 
@@ -166,7 +166,7 @@ impl Detaching {
     fn unanswered(self, cause: Cause, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.held.hold.leave(who, desk);
         self.held.hold.ended(Ended::Detached, desk);
-        desk.tell(self.call, Outcome::Detached(DetachOutcome::Unanswered(self.handle, cause)));
+        desk.tell(self.call, Outcome::Detached(DetachOutcome::Unanswered(Box::new(self.handle), cause)));
         Stage::Idle
     }
 

@@ -64,8 +64,10 @@ impl Held {
 
     /// At its deadline at the latest, where it is lost.
     pub fn due(&self) -> Instant {
-        let dues = [self.renewal.sending.due(), self.guards.due(), self.counting.due()];
-        dues.into_iter().flatten().fold(self.hold.deadline, Instant::min)
+        let due = self.hold.deadline;
+        let due = self.renewal.sending.due().map_or(due, |renewal| renewal.min(due));
+        let due = self.guards.due().map_or(due, |guards| guards.min(due));
+        self.counting.due().map_or(due, |counting| counting.min(due))
     }
 
     /// Whether a warning of a self-wait is still to be given.
@@ -230,6 +232,11 @@ impl Held {
         match answered.reply {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
                 self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
+                // The process stood still, and the answer is looked at before the deadline is: the outer guards are lost (P8).
+                if self.hold.is_over(desk.now) {
+                    self.counting = Counting::Entering(entering);
+                    return self.expire(who, desk);
+                }
                 self.counting = Counting::Settled(Count { holds, ..entering.from });
                 if let Some(call) = entering.call {
                     self.guards.offer(&call, desk.now);

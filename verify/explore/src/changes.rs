@@ -88,7 +88,7 @@ impl World {
             ) => {
                 let name = self.clients[client].callers.get(&guard).map(|caller| caller.name);
                 self.handles.told.insert(handle.owner.clone());
-                self.handles.left.extend(name.map(|name| (name, handle.clone())));
+                self.handles.left.extend(name.map(|name| (name, (**handle).clone())));
                 self.forget(client, guard);
                 self.step(client, Event::Gone(guard));
             }

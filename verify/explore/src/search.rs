@@ -367,7 +367,7 @@ impl State {
         self.clients[plan.client].calls.remove(call.0);
         match outcome {
             DetachOutcome::Done(handle) | DetachOutcome::Unanswered(handle, _) => {
-                self.handles.push(handle.clone());
+                self.handles.push((**handle).clone());
                 self.ends(at, guard);
             }
             DetachOutcome::Refused(_) => self.callers[at].stage = CallerStage::Holds(guard, relied),
