@@ -161,12 +161,14 @@ impl AnyLock {
         }
     }
 
-    /// For what only one server has.
+    /// For calls that only one server has.
+    pub fn of_one_server(&self) -> Result<&Self, SeveralServers> {
+        if let Self::Several(_) = self { Err(SeveralServers) } else { Ok(self) }
+    }
+
+    /// The lock at its only server, for what is asked about it.
     pub fn at_server(&self) -> Result<At<'_>, SeveralServers> {
-        match self {
-            Self::Several(_) => Err(SeveralServers),
-            lock => lock.at_each().next().ok_or(SeveralServers),
-        }
+        self.of_one_server()?.at_each().next().ok_or(SeveralServers)
     }
 
     /// The same lock at each server, to be asked about.
@@ -222,7 +224,7 @@ impl At<'_> {
         match self {
             Self::Engine(lock) => lock.force_unlock(expected).await,
             #[cfg(feature = "_machine")]
-            Self::Driven(lock) => lock.is_done(Question::ForceUnlock { expected }).await,
+            Self::Driven(lock) => lock.carry_out(Question::ForceUnlock { expected }).await,
         }
     }
 
@@ -231,7 +233,7 @@ impl At<'_> {
         match self {
             Self::Engine(lock) => lock.set_limit(limit).await,
             #[cfg(feature = "_machine")]
-            Self::Driven(lock) => lock.is_done(Question::SetLimit { limit }).await.map(drop),
+            Self::Driven(lock) => lock.carry_out(Question::SetLimit { limit }).await.map(drop),
         }
     }
 
@@ -249,7 +251,7 @@ impl At<'_> {
         match self {
             Self::Engine(lock) => handles::extend_handle(lock, handle, lease).await,
             #[cfg(feature = "_machine")]
-            Self::Driven(lock) => lock.is_done(Question::Extend { handle: handle.clone(), lease }).await,
+            Self::Driven(lock) => lock.carry_out(Question::Extend { handle: handle.clone(), lease }).await,
         }
     }
 
@@ -258,7 +260,7 @@ impl At<'_> {
         match self {
             Self::Engine(lock) => handles::release_handle(lock, handle).await,
             #[cfg(feature = "_machine")]
-            Self::Driven(lock) => lock.is_done(Question::Release { handle: handle.clone() }).await,
+            Self::Driven(lock) => lock.carry_out(Question::Release { handle: handle.clone() }).await,
         }
     }
 }
@@ -360,7 +362,7 @@ impl AnyGuard {
             Self::One(guard) => guard.hold.context().options().prefix.clone(),
             #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.prefix(),
-            // No handle says it.
+            // A quorum has no handles, which name it.
             Self::Several(_) => String::new(),
         }
     }

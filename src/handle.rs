@@ -18,6 +18,7 @@ use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
 use crate::semaphore::Permit;
+use crate::store::error::SeveralServers;
 
 /// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process. Of permits:
 /// [`Permit::detach`] and [`LockClient::attach_permit`].
@@ -292,6 +293,12 @@ pub enum AttachError {
     Handle(#[from] HandleError),
 }
 
+impl From<SeveralServers> for HandleError {
+    fn from(SeveralServers: SeveralServers) -> Self {
+        Self::SeveralServers
+    }
+}
+
 impl LockGuard {
     /// Sets a new lease from now on, for a hold [that is not renewed](crate::FairLock::with_lease) and whose work takes longer than
     /// planned. One round trip, also where the guard is nested, whose hold all its guards share.
@@ -465,7 +472,7 @@ impl LockClient {
         if handle.kind() != asked {
             return Err(AttachError::OtherKind { is: handle.kind(), asked });
         }
-        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        let lock = lock.at_server().map_err(HandleError::from)?;
         if lock.lock().context().closing.is_cancelled() {
             return Err(HandleError::from(RequestError::Closed).into());
         }
@@ -509,7 +516,7 @@ impl LockClient {
     /// Dropped, it may have set the lease.
     pub async fn extend(&self, handle: &HoldHandle, lease: Duration) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
-        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        let lock = lock.at_server()?;
         let options = lock.lock().context().options();
         options.check_lease("the lease of extend", lease).map_err(HandleError::Lease)?;
         known(lock.extend_handle(&handle.hold, lease).await)
@@ -535,14 +542,14 @@ impl LockClient {
     /// Dropped, it may have released it. It may be repeated.
     pub async fn release(&self, handle: &HoldHandle) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
-        let lock = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        let lock = lock.at_server()?;
         known(lock.release_handle(&handle.hold).await)
     }
 
     fn lock_of(&self, handle: &HoldHandle) -> Result<AnyLock, HandleError> {
         // What it has of a semaphore the server knows.
         let lock = self.backend().lock(handle.kind(), Share::LOCK, &handle.hold.name);
-        let at_server = lock.at_server().map_err(|_| HandleError::SeveralServers)?;
+        let at_server = lock.at_server()?;
         if at_server.lock().context().options().prefix != handle.prefix {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }

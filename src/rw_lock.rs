@@ -171,8 +171,7 @@ impl FairRwLock {
     /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
     /// has to be polled.
     pub async fn read(&self) -> Result<ReadGuard, LockError> {
-        self.reads.at_server()?;
-        acquire!(&self.reads, caller(), true, None).map(ReadGuard::new).ok_or(LockError::Timeout)
+        acquire!(self.reads.of_one_server()?, caller(), true, None).map(ReadGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`read`](Self::read), but for at most that long.
@@ -192,8 +191,9 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard, LockError> {
-        self.reads.at_server()?;
-        acquire!(&self.reads, caller(), true, Some(timeout)).map(ReadGuard::new).ok_or(LockError::Timeout)
+        acquire!(self.reads.of_one_server()?, caller(), true, Some(timeout))
+            .map(ReadGuard::new)
+            .ok_or(LockError::Timeout)
     }
 
     /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
@@ -213,8 +213,7 @@ impl FairRwLock {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_read(&self) -> Result<Option<ReadGuard>, LockError> {
-        self.reads.at_server()?;
-        Ok(acquire!(&self.reads, caller(), false, None).map(ReadGuard::new))
+        Ok(acquire!(self.reads.of_one_server()?, caller(), false, None).map(ReadGuard::new))
     }
 
     /// Reads, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
@@ -259,8 +258,7 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn write(&self) -> Result<WriteGuard, LockError> {
-        self.writes.at_server()?;
-        acquire!(&self.writes, caller(), true, None).map(WriteGuard::new).ok_or(LockError::Timeout)
+        acquire!(self.writes.of_one_server()?, caller(), true, None).map(WriteGuard::new).ok_or(LockError::Timeout)
     }
 
     /// Like [`write`](Self::write), but for at most that long.
@@ -284,8 +282,9 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `read`.
     pub async fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard, LockError> {
-        self.writes.at_server()?;
-        acquire!(&self.writes, caller(), true, Some(timeout)).map(WriteGuard::new).ok_or(LockError::Timeout)
+        acquire!(self.writes.of_one_server()?, caller(), true, Some(timeout))
+            .map(WriteGuard::new)
+            .ok_or(LockError::Timeout)
     }
 
     /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -305,8 +304,7 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for `try_read`.
     pub async fn try_write(&self) -> Result<Option<WriteGuard>, LockError> {
-        self.writes.at_server()?;
-        Ok(acquire!(&self.writes, caller(), false, None).map(WriteGuard::new))
+        Ok(acquire!(self.writes.of_one_server()?, caller(), false, None).map(WriteGuard::new))
     }
 
     /// Writes, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the

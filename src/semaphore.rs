@@ -277,9 +277,8 @@ impl FairSemaphore {
     }
 
     async fn take(&self, permits: u32, wait: bool, timeout: Option<Duration>) -> Result<Option<Permit>, LockError> {
-        self.lock.at_server()?;
         let heavy;
-        let mut lock = &self.lock;
+        let mut lock = self.lock.of_one_server()?;
         if permits != 1 {
             let share = Share { weight: permits, limit: self.permits };
             // Boxed: the many waiters for one permit need no room for it.

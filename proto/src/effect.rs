@@ -107,7 +107,7 @@ pub enum Request {
     SetLimit(SetLimit),
 }
 
-/// The same call on the request of either script.
+/// The same call on a request of any script.
 macro_rules! each {
     ($request:expr, $it:ident => $call:expr) => {
         match $request {

@@ -138,6 +138,17 @@ impl RequestError {
         if may_have_run { Self::Unanswered(self.into_cause()) } else { self }
     }
 
+    /// Keeps it as the failure of a call that asks again. `Err`: no other request can help.
+    pub fn unless_final(self, failure: &mut Option<Self>) -> Result<(), Self> {
+        let is_final = self.is_final();
+        let error = self.after(failure.take());
+        if is_final {
+            return Err(error);
+        }
+        *failure = Some(error);
+        Ok(())
+    }
+
     pub fn into_cause(self) -> Cause {
         match self {
             Self::NotSent(cause) | Self::Unanswered(cause) => cause,

@@ -151,7 +151,7 @@ impl Node {
 
     /// Whether the first request of this lane could be sent if the server did not refuse.
     fn is_next(&self, lane: Lane, limit: usize) -> bool {
-        // As a rule there is none.
+        // First: as a rule no request waits.
         self.has_line(lane)
             && self.counts[lane as usize] < limit
             && match &self.link {

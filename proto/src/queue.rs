@@ -379,10 +379,9 @@ impl Asked {
     /// `now_waiting`: how many wait now.
     fn is_unclear(&self, polled: &Polled, kind: Kind, now_waiting: usize, gap: Duration, settings: &Settings) -> bool {
         let Some(waiting) = self.waiting else { return false };
-        let has_it = |holder: &PolledHolder| settings.is_ours(&holder.owner);
         // Many may have been granted a shared name since the round began.
         let waiting = if kind.is_shared() { waiting.min(now_waiting) } else { waiting };
-        let ours = polled.holder.iter().chain(&polled.granted).filter(|holder| has_it(holder)).count();
+        let ours = polled.holder.iter().chain(&polled.granted).filter(|holder| settings.is_ours(&holder.owner)).count();
         let expected = waiting.saturating_sub(ours) as u64;
         // A grant that came and ended between the two answers was seen by none of them.
         let is_unseen = gap > lease::sure(settings.first_lease);

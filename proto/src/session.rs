@@ -170,7 +170,7 @@ impl Session {
                 Effect::Tell(call, _) => {
                     self.stop_limit(*call);
                     self.calls.remove(call.0);
-                    // As a rule there are none.
+                    // As a rule there are none, and no map is searched.
                     if !self.errands.is_empty() {
                         self.errands.remove(call);
                     }
@@ -290,7 +290,8 @@ impl Step<'_> {
         id
     }
 
-    /// A call about the hold of a guard. Only a shrink needs no limit: its guard has ended for it at once.
+    /// A call about the hold of a guard. `limit`: until when the machine tries. A shrink has none, because its hold keeps the time
+    /// of its caller.
     fn change(
         &mut self,
         call: CallId,

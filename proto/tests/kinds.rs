@@ -10,13 +10,13 @@ use fairlock_proto::effect::{DetachOutcome, Outcome, Request};
 use fairlock_proto::error::{
     CallError, Cause, ChangeError, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
 };
-use fairlock_proto::event::{Answer, CallId, Event, Lease, Manner, Scope, Want};
+use fairlock_proto::event::{Answer, CallId, Event, Lease, Manner, RequestId, Scope, Want};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Keys, Kind, Share, shared_terms};
 use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::force_unlock::ForceUnlocked;
-use fairlock_proto::requests::give::Gave;
+use fairlock_proto::requests::give::{Gave, Give};
 use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::requests::poll::{Polled, PolledHolder};
 use fairlock_proto::requests::release::Released;
@@ -24,7 +24,7 @@ use fairlock_proto::requests::renew::Only;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::time::ServerTime;
 
-use rig::{LEASE, Rig, SECOND, held, renewed, settings};
+use rig::{LEASE, Rig, SECOND, renewed, settings};
 
 fn share(rig: &mut Rig, kind: Kind, share: Share) -> Want {
     let (keys, terms) = (Arc::new(Keys::of(kind, "p", "x")), shared_terms(share, 5 * SECOND, "").into());
@@ -34,10 +34,7 @@ fn share(rig: &mut Rig, kind: Kind, share: Share) -> Want {
 /// An owner that writes, and reads inside of that.
 fn write_and_read(rig: &mut Rig) -> [CallId; 2] {
     let want = Want { scope: Scope::Owner, ..share(rig, Kind::RwLock, Share::WRITER) };
-    let write = rig.call(want.clone());
-    let (id, _) = rig.last();
-    rig.answer(id, held(7, LEASE));
-    rig.step(Event::Claimed(write));
+    let write = rig.hold_as(want.clone(), 7);
     let read = rig.call(Want { weight: 1, ..want });
     let (id, _) = rig.last();
     rig.answer(id, Answer::Acquired(Acquired::Held { token: 7, holds: 2, lease_left: LEASE }));
@@ -66,11 +63,8 @@ fn the_server_counts_the_guard_with_the_greatest_weight() {
 fn a_guard_that_shrinks_has_less_at_once_and_its_caller_hears_when_the_server_knows() {
     let mut rig = Rig::new(settings());
     let want = share(&mut rig, Kind::Semaphore, Share { weight: 5, limit: 8 });
-    let guard = rig.call(want);
-    let (id, _) = rig.last();
-    rig.answer(id, held(7, LEASE));
-    rig.step(Event::Claimed(guard));
-    let (first, second) = (CallId(rig.calls.insert(())), CallId(rig.calls.insert(())));
+    let guard = rig.hold_as(want, 7);
+    let (first, second) = (rig.new_call(), rig.new_call());
     rig.step(Event::Shrink { call: first, guard, weight: 3 });
     let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told") };
     assert_eq!((release.holds, release.weight), (1, 3));
@@ -86,7 +80,7 @@ fn a_guard_that_shrinks_has_less_at_once_and_its_caller_hears_when_the_server_kn
     }
     // A lost hold has nothing to give back.
     rig.step(Event::Close);
-    let late = CallId(rig.calls.insert(()));
+    let late = rig.new_call();
     rig.step(Event::Shrink { call: late, guard, weight: 1 });
     assert!(matches!(rig.outcome(late), Some(Outcome::Unlocked(Err(UnlockError::Lost(Loss::Closed))))));
 }
@@ -147,7 +141,7 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
 }
 
 fn extend(rig: &mut Rig, guard: CallId, lease: Duration) -> CallId {
-    let call = CallId(rig.calls.insert(()));
+    let call = rig.new_call();
     rig.step(Event::Extend { call, guard, lease });
     call
 }
@@ -173,10 +167,7 @@ fn an_extend_counts_from_its_request_and_no_renewal_cuts_it() {
 fn an_extend_waits_for_the_answer_to_a_nested_call() {
     let mut rig = Rig::new(settings());
     let want = Want { scope: Scope::Owner, ..rig.want("x") };
-    let guard = rig.call(want.clone());
-    let (id, _) = rig.last();
-    rig.answer(id, held(7, LEASE));
-    rig.step(Event::Claimed(guard));
+    let guard = rig.hold_as(want.clone(), 7);
     rig.call(want);
     let (id, Request::Acquire(_)) = rig.last() else { panic!("no nested call") };
     let call = extend(&mut rig, guard, 2 * LEASE);
@@ -189,32 +180,42 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
 
 #[test]
 fn an_extend_without_an_answer_says_whether_it_may_have_been_served() {
-    for (answers, is_unknown) in [(false, true), (true, true)] {
+    for (is_connected, breaks) in [(true, false), (true, true), (false, false)] {
         let mut rig = Rig::new(settings());
         let guard = rig.hold("x", 7);
+        if !is_connected {
+            rig.disconnect();
+        }
         let call = extend(&mut rig, guard, 2 * LEASE);
-        if answers {
+        if breaks {
             let (id, _) = rig.last();
             rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
         }
         rig.pass(settings().operation_timeout);
-        let Some(Outcome::Extended(Err(ChangeError::Request(error)))) = rig.outcome(call) else { panic!("{answers}") };
-        assert_eq!(matches!(error, RequestError::Unanswered(_)), is_unknown);
+        let Some(Outcome::Extended(Err(ChangeError::Request(error)))) = rig.outcome(call) else { panic!("{breaks}") };
+        assert_eq!(matches!(error, RequestError::Unanswered(_)), is_connected);
+        assert_eq!(matches!(error, RequestError::NotSent(_)), !is_connected);
     }
 }
 
 fn detach(rig: &mut Rig, guard: CallId) -> CallId {
-    let call = CallId(rig.calls.insert(()));
+    let call = rig.new_call();
     rig.step(Event::Detach { call, guard, lease: LEASE });
     call
 }
 
-#[test]
-fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
+/// A guard whose hold is being given to a handle: the guard, the call, and the request.
+fn detaching() -> (Rig, CallId, CallId, RequestId, Box<Give>) {
     let mut rig = Rig::new(settings());
     let guard = rig.hold("x", 7);
     let call = detach(&mut rig, guard);
     let (id, Request::Give(give)) = rig.last() else { panic!("nothing is given") };
+    (rig, guard, call, id, give)
+}
+
+#[test]
+fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
+    let (mut rig, guard, call, id, give) = detaching();
     assert_eq!((&*give.from, &*give.to, give.token, give.attempt), ("c:1", "c-2:0", 7, 1));
     rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 0 }));
     let Some(Outcome::Detached(DetachOutcome::Done(handle))) = rig.outcome(call) else { panic!("it has no handle") };
@@ -236,10 +237,7 @@ fn a_nested_guard_is_not_detached() {
 /// R16: the handle has the hold, or the leave ends it: both are done, in whichever order they are served.
 #[test]
 fn a_detach_that_is_dropped_gives_back_what_the_handle_has() {
-    let mut rig = Rig::new(settings());
-    let guard = rig.hold("x", 7);
-    let call = detach(&mut rig, guard);
-    let (_, Request::Give(give)) = rig.last() else { panic!("nothing is given") };
+    let (mut rig, guard, call, _, give) = detaching();
     rig.step(Event::Gone(call));
     rig.step(Event::Gone(guard));
     let requests: Vec<_> = rig.sent.drain(..).map(|(.., request)| request).collect();
@@ -271,10 +269,7 @@ fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
 
 #[test]
 fn a_detach_without_an_answer_names_the_handle_and_the_owner_leaves() {
-    let mut rig = Rig::new(settings());
-    let guard = rig.hold("x", 7);
-    let call = detach(&mut rig, guard);
-    let (_, Request::Give(first)) = rig.last() else { panic!("nothing is given") };
+    let (mut rig, _, call, _, first) = detaching();
     rig.pass(settings().operation_timeout);
     let Some(Outcome::Detached(DetachOutcome::Unanswered(handle, _))) = rig.outcome(call) else { panic!("no handle") };
     assert!(handle.copies_until.0 >= first.not_after && handle.is_undecided(first.not_after));
@@ -329,17 +324,14 @@ fn an_attach_asks_again_while_the_detach_may_still_be_served() {
 fn an_owner_that_has_the_lock_attaches_nothing() {
     let mut rig = Rig::new(settings());
     let want = Want { scope: Scope::Owner, ..rig.want("x") };
-    let guard = rig.call(want.clone());
-    let (id, _) = rig.last();
-    rig.answer(id, held(7, LEASE));
-    rig.step(Event::Claimed(guard));
+    rig.hold_as(want.clone(), 7);
     let manner = Manner::Attaches { limit: rig.now + SECOND, handle: Arc::new(handle(0)) };
     let call = rig.call(Want { manner, ..want });
     assert!(matches!(rig.outcome(call), Some(Outcome::Busy)) && rig.sent.is_empty());
 }
 
 fn ask(rig: &mut Rig, question: Question) -> CallId {
-    let call = CallId(rig.calls.insert(()));
+    let call = rig.new_call();
     rig.step(Event::Ask(call, Arc::new(Keys::new("p", "x")), question));
     call
 }

@@ -111,13 +111,13 @@ impl DrivenLock {
                 let sent = self.client.driver().clock.instant(asked);
                 Ok(Answer { body: *inspected, sent, server_ms: server_micros / 1000 })
             }
-            // That is the answer to what else is asked.
+            // The machine answers no inspection so.
             Finding::Done | Finding::Nothing => Err(RequestError::Closed),
         }
     }
 
-    /// The same for what is done, or not.
-    pub async fn is_done(&self, question: Question) -> Result<bool, RequestError> {
+    /// Asks for something to be done. `false`: nothing was held.
+    pub async fn carry_out(&self, question: Question) -> Result<bool, RequestError> {
         Ok(matches!(self.ask(question).await?, Finding::Done))
     }
 

@@ -106,13 +106,10 @@ impl Detaching {
     fn failed(mut self, error: RequestError, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.retry.pause_after(&error, desk.now);
         self.count_copies(&error);
-        let is_final = error.is_final();
-        let error = error.after(self.failure.take());
-        if is_final {
-            return self.give_up(error, line, who, desk);
+        match error.unless_final(&mut self.failure) {
+            Ok(()) => Stage::Detaching(Box::new(self)),
+            Err(error) => self.give_up(error, line, who, desk),
         }
-        self.failure = Some(error);
-        Stage::Detaching(Box::new(self))
     }
 
     fn count_copies(&mut self, error: &RequestError) {

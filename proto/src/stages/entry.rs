@@ -328,9 +328,7 @@ impl Entry {
                     desk.tell(call.id, Outcome::Busy);
                     stage
                 }
-                (Stage::Held(held), Next::Guard(call)) => held.enter(call, who, desk),
-                (Stage::Held(held), Next::Extend(change)) => held.extend(change, who, desk),
-                (Stage::Held(held), Next::Detach(change)) => held.detach(change, who, desk),
+                (Stage::Held(held), next) => held.serve(next, who, desk),
                 (stage, next) => {
                     next.fail(ChangeError::Lost(stage.loss()), desk);
                     stage

@@ -43,13 +43,7 @@ impl Extending {
     /// A request had no answer. `Err`: none can help.
     pub fn failed(&mut self, error: RequestError, desk: &Desk<'_>) -> Result<(), RequestError> {
         self.retry.pause_after(&error, desk.now);
-        let is_final = error.is_final();
-        let error = error.after(self.failure.take());
-        if is_final {
-            return Err(error);
-        }
-        self.failure = Some(error);
-        Ok(())
+        error.unless_final(&mut self.failure)
     }
 
     /// Its time is over.

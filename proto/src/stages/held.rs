@@ -164,32 +164,33 @@ impl Held {
         });
     }
 
-    pub fn enter(mut self, call: Call, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    /// The next call of its owner has its turn.
+    pub fn serve(self, next: Next, who: &Who, desk: &mut Desk<'_>) -> Stage {
         if self.hold.is_over(desk.now) {
-            desk.tell(call.id, Outcome::Failed(CallError::Lost));
+            next.fail(ChangeError::Lost(Loss::Expired), desk);
             return self.expire(who, desk);
         }
+        match next {
+            Next::Guard(call) => self.enter(call, desk),
+            Next::Extend(change) => self.extend(change, desk),
+            Next::Detach(change) => self.detach(change, who, desk),
+        }
+    }
+
+    fn enter(mut self, call: Call, desk: &mut Desk<'_>) -> Stage {
         let entering = Entering::new(call, self.guards.count(), desk);
         self.counting = Counting::Entering(Box::new(entering));
         Stage::Held(self)
     }
 
     /// A new lease is asked for.
-    pub fn extend(mut self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if self.hold.is_over(desk.now) {
-            Next::Extend(change).fail(ChangeError::Lost(Loss::Expired), desk);
-            return self.expire(who, desk);
-        }
+    fn extend(mut self, change: Change, desk: &mut Desk<'_>) -> Stage {
         self.counting = Counting::Extending(Box::new(Extending::new(change, self.guards.count(), desk)));
         Stage::Held(self)
     }
 
     /// It is given to a handle, unless other guards share it.
-    pub fn detach(self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if self.hold.is_over(desk.now) {
-            Next::Detach(change).fail(ChangeError::Lost(Loss::Expired), desk);
-            return self.expire(who, desk);
-        }
+    fn detach(self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let Count { holds, .. } = self.guards.count();
         if holds > 1 {
             Next::Detach(change).fail(ChangeError::Nested(holds), desk);

@@ -165,8 +165,12 @@ impl Rig {
         }
     }
 
+    pub fn new_call(&mut self) -> CallId {
+        CallId(self.calls.insert(()))
+    }
+
     pub fn call(&mut self, want: Want) -> CallId {
-        let call = CallId(self.calls.insert(()));
+        let call = self.new_call();
         self.step(Event::Call(call, want));
         call
     }
@@ -193,7 +197,13 @@ impl Rig {
 
     /// A lock that is held, and claimed.
     pub fn hold(&mut self, name: &str, token: u64) -> CallId {
-        let call = self.lock(name);
+        let want = self.want(name);
+        self.hold_as(want, token)
+    }
+
+    /// What is wanted is held, and claimed.
+    pub fn hold_as(&mut self, want: Want, token: u64) -> CallId {
+        let call = self.call(want);
         let (id, _) = self.last();
         self.answer(id, held(token, LEASE));
         let told = self.told.last();

@@ -11,8 +11,8 @@ use fairlock_proto::keys::{Kind, Share};
 use fairlock_proto::question::{Finding, Question};
 
 use crate::caller::{Caller, HandleState, LEASE, OPERATION, State, Taken};
-use crate::handles::{Change, terms};
-use crate::names::keys;
+use crate::handles::Change;
+use crate::names::{keys, terms};
 use crate::world::{Happening, Life, World};
 
 impl World {

@@ -5,11 +5,8 @@ use std::sync::Arc;
 
 use fairlock_proto::event::CallId;
 use fairlock_proto::handle::Handle;
-use fairlock_proto::keys::{self, Share};
 
-use crate::caller::FIRST_LEASE;
 use crate::checker::Guard;
-use crate::names::is_shared;
 
 #[derive(Debug, Clone)]
 pub enum Change {
@@ -32,12 +29,13 @@ impl Change {
     }
 }
 
-/// Those that nobody has spent, as far as is known.
+/// The handles of a world.
 #[derive(Default)]
 pub struct Handles {
+    /// Those that nobody has spent, as far as is known, with their names.
     pub left: Vec<(usize, Handle)>,
     pub given_back: Vec<Handle>,
-    /// The owners of all that were ever told.
+    /// The owners of all handles that a caller ever got.
     pub told: BTreeSet<Arc<str>>,
 }
 
@@ -46,21 +44,13 @@ impl Handles {
         !self.left.is_empty()
     }
 
-    /// Whether somebody may give it back.
+    /// Whether a caller got the handle of this owner, and nobody has given it back.
     pub fn are_in_hand(&self, owner: &str) -> bool {
         self.told.contains(owner) && !self.is_given_back(owner)
     }
 
-    /// R16: then it never holds anything again.
+    /// R16: from then on the handle holds nothing.
     pub fn is_given_back(&self, owner: &str) -> bool {
         self.given_back.iter().any(|handle| *handle.owner == *owner)
-    }
-}
-
-pub fn terms(name: usize, share: Share) -> Arc<str> {
-    if is_shared(name) {
-        keys::shared_terms(share, FIRST_LEASE, "x").into()
-    } else {
-        keys::terms(FIRST_LEASE, "x").into()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //!   explore world [FIRST [COUNT]]   random runs of locks, by seeds
 //!   explore kinds [FIRST [COUNT]]   of all kinds of names, whose holds are changed and given to handles
-//!   explore table [COUNT]           so many of both; prints how often each stage met each event, and holds it to what can be
+//!   explore table [COUNT]           COUNT runs of each; prints which stages met which events, and checks that against the table
 //!   explore story RUN SEED          one run of the world or of the kinds, and what happened in it
 //!   explore search [NAME...]        all states up to the bounds of these searches, or of all of them
 //!

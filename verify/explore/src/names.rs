@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use fairlock_proto::keys::{Keys, Kind, Share, UNITS};
+use fairlock_proto::keys::{self, Keys, Kind, Share, UNITS};
+
+use crate::caller::FIRST_LEASE;
 
 /// What the callers of a world want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,4 +58,13 @@ pub fn shares(name: usize) -> Vec<Share> {
         _ => vec![1],
     };
     weights.into_iter().map(|weight| Share { weight, limit }).collect()
+}
+
+/// The terms of a place that asks for this share.
+pub fn terms(name: usize, share: Share) -> Arc<str> {
+    if is_shared(name) {
+        keys::shared_terms(share, FIRST_LEASE, "x").into()
+    } else {
+        keys::terms(FIRST_LEASE, "x").into()
+    }
 }

@@ -27,8 +27,7 @@ use fairlock_proto::time::{Instant, ServerTime};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::caller::{LEASE, OPERATION, WAITER_TTL};
-use crate::handles::terms;
-use crate::names::{is_shared, keys, limit_of};
+use crate::names::{is_shared, keys, limit_of, terms};
 use crate::server::{self, Message, Server, Text, TokenClock};
 use crate::world;
 
@@ -101,7 +100,7 @@ pub struct State {
     callers: Vec<Caller>,
     /// Requests that may arrive at any time, and whose answers are lost.
     strays: Vec<(usize, Arc<Request>)>,
-    /// Those that were told, the last one last.
+    /// The handles that callers got, oldest first.
     handles: Vec<Handle>,
     budget: Budget,
     connections: u32,
@@ -481,7 +480,7 @@ impl State {
         );
     }
 
-    /// Beside a detach nobody waits for the outcome.
+    /// Makes the planned change. Only a detach waits for its outcome.
     fn change(&mut self, at: usize) {
         let Caller { plan, stage: CallerStage::Holds(guard, relied), change, .. } = self.callers[at] else { return };
         let call = CallId(self.clients[plan.client].calls.insert(()));
@@ -882,7 +881,7 @@ pub fn all() -> Vec<(&'static str, Search)> {
     let attaches = |client, owner| wants(client, owner, Intent::Attaches);
     let changes = |change, plan: Plan| Plan { change: Some(change), ..plan };
     let detaches = |client, owner| changes(Change::Detach, plan(client, owner, renewed));
-    // Of a semaphore of three permits.
+    // They share a semaphore of three permits.
     let permits = |client, owner, weight| Plan {
         share: Share { weight, limit: limit_of(PERMITS) },
         ..plan(client, owner, renewed)

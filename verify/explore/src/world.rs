@@ -23,8 +23,8 @@ use crate::caller::{Caller, FIRST_LEASE, GRANT_TTL, LEASE, OPERATION, POLL, Stat
 use crate::checker::{Checker, NOTIFIED};
 use crate::coverage::Coverage;
 use crate::delay::{Delays, Hindrance};
-use crate::handles::{Change, Handles, terms};
-use crate::names::{Subject, is_shared, keys, shares};
+use crate::handles::{Change, Handles};
+use crate::names::{Subject, is_shared, keys, shares, terms};
 use crate::order::Order;
 use crate::server::{self, Holder, Message, Server, Text, TokenClock};
 
@@ -126,9 +126,9 @@ pub(crate) enum Happening {
     Act(usize),
     Claim(usize, CallId),
     End(usize, CallId),
-    /// Of the hold of a guard.
+    /// A caller changes the hold of its guard.
     Change(usize, CallId),
-    /// All handles that are left are given back.
+    /// Every handle that is left is given back.
     HandlesEnd,
     Disturb(usize, CallId),
     Arrives {
@@ -173,7 +173,7 @@ pub(crate) enum Restart {
 }
 
 impl World {
-    /// Of locks alone.
+    /// A world of two locks.
     pub fn new(seed: u64) -> Self {
         Self::about(Subject::Locks, seed)
     }
@@ -725,7 +725,7 @@ impl World {
         self.publish(host, messages);
     }
 
-    /// Of a shared name one of its holds is ended.
+    /// The token of one of the holds, if the name is shared: a forced unlock ends that one.
     fn some_token(&mut self, name: usize, host: usize) -> Option<u64> {
         let at_server = self.hosts[host].server.names.get(&*keys(name).lock).filter(|_| is_shared(name))?;
         let tokens: Vec<_> = at_server.holders().map(|holder| holder.token).collect();
@@ -857,7 +857,7 @@ impl World {
         }
     }
 
-    /// P5: what a client has at a server has somebody who will end it: a caller, or the machine.
+    /// P5: a caller or the machine will end whatever a client has at a server.
     fn check_idle(&mut self, name: usize) {
         let lock = keys(name).lock.clone();
         let host = &self.hosts[self.host_of(&lock)];
@@ -865,8 +865,7 @@ impl World {
         let micros = host.micros(self.now);
         let is_idle = |client: usize| self.clients[client].life == Life::Open && self.clients[client].session.is_idle();
         let is_left = |holder: &&Holder| {
-            let client = server::client_of(&holder.owner).trim_start_matches('c').split('-').next();
-            let client = client.and_then(|client| client.parse().ok()).unwrap_or(0);
+            let (client, _) = owner_of(&holder.owner);
             let is_in_hand = self.handles.are_in_hand(&holder.owner);
             let is_given_back = self.handles.is_given_back(&holder.owner);
             holder.until_us > micros && (is_given_back || is_idle(client) && !is_in_hand)
@@ -941,14 +940,15 @@ impl World {
     }
 }
 
-/// Of an owner that is no handle's.
+/// The client and the number of an owner. `None`: the owner was made for a handle.
 fn client_owner(id: &str) -> Option<(usize, u64)> {
     (!id.contains('-')).then(|| owner_of(id))
 }
 
-/// The client and the number of an owner.
+/// The client and the number of an owner. That of a handle, `c0-5:0`, is of the client that made it.
 fn owner_of(id: &str) -> (usize, u64) {
     let (client, owner) = id.trim_start_matches('c').split_once(':').unwrap_or_default();
+    let (client, _) = client.split_once('-').unwrap_or((client, ""));
     (client.parse().unwrap_or(0), owner.parse().unwrap_or(0))
 }
 
@@ -960,7 +960,7 @@ pub fn lock_of(request: &Request) -> &str {
     &request.keys().lock
 }
 
-/// Ends any hold of a lock.
+/// A forced unlock that never comes too late.
 pub fn force_unlock(name: usize, expected: Option<u64>) -> Request {
     Request::ForceUnlock(ForceUnlock { keys: keys(name), expected, not_after: i64::MAX })
 }

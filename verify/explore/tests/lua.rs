@@ -392,7 +392,7 @@ impl Sequence {
         holder.map_or_else(|| self.tokens[self.random.usize(..self.tokens.len())], |holder| holder.token)
     }
 
-    /// Of a shared name one of them.
+    /// The holder, or one of them if the name is shared.
     fn holder(&mut self, name: usize) -> Option<Holder> {
         let holders: Vec<_> = self.model.names.get(&*self.names[name].lock)?.holders().cloned().collect();
         self.random.choice(holders)
@@ -477,7 +477,7 @@ impl Sequence {
         Request::Give(Box::new(give))
     }
 
-    /// Often one that waits or has left, and about that attempt.
+    /// To whom a hold is given, and for which attempt: often one that waits or has left.
     fn receiver(&mut self, name: usize) -> (usize, u64) {
         let model = self.model.names.get(&*self.names[name].lock);
         let known: Vec<_> =

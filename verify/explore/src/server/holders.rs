@@ -1,4 +1,4 @@
-//! Who holds a name, and who waits for it.
+//! The holders of a name, and its waiters.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ impl Holder {
     }
 }
 
-/// Who holds a shared name.
+/// The holders of a shared name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// By owner, also ones whose lease is over: they count until somebody needs their room.
+    /// By owner. A holder whose lease is over counts until a waiter needs its room.
     pub holders: BTreeMap<String, Holder>,
     /// No lease ends before. `None`: there are no holders.
     pub soon_us: Option<u64>,

@@ -23,7 +23,7 @@ struct Found {
     lives_until_us: u64,
     /// Dead places at the head.
     cleared: usize,
-    /// One that is to be noted.
+    /// The silence that this search came across, which is to be noted.
     silence: Silence,
 }
 

@@ -47,9 +47,9 @@ pub enum TokenClock {
 /// What it keeps of time is in whole milliseconds, as at the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Name {
-    /// Of a lock.
+    /// `None` at a shared name.
     pub holder: Option<Holder>,
-    /// Of a semaphore or a read-write lock.
+    /// Empty at a lock.
     pub shared: Shared,
     /// Oldest first.
     pub queue: Vec<Place>,
@@ -71,7 +71,7 @@ pub struct Tombstone {
 }
 
 impl Hash for Name {
-    /// With times as they are: who compares states takes all times relative to one instant, see `search`.
+    /// Without times and seqs: a search adds them in their canonical form.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let holders: Vec<_> = self.holders().map(|it| (&it.owner, it.holds, it.token, it.share)).collect();
         let queue: Vec<_> = self.queue.iter().map(|place| (&place.owner, place.share)).collect();
@@ -80,7 +80,7 @@ impl Hash for Name {
 }
 
 impl Name {
-    /// Of a shared name also ones whose lease is over, see [`Shared`].
+    /// At a shared name, also those whose lease is over: see [`Shared::holders`].
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.holder.iter().chain(self.shared.holders.values())
     }
@@ -148,7 +148,7 @@ impl Name {
         self.holders().find(|holder| holder.owner == owner)
     }
 
-    /// The same at another server, whose clock differs: keys keep what they have left to live, and values stay as they are.
+    /// The name as it arrives at another server, whose clock differs: keys keep their time to live, and values stay as they are.
     pub fn moved(mut self, from_us: u64, to_us: u64) -> Self {
         self.expire(from_us);
         let shift = |us: u64| (us + whole(to_us)).saturating_sub(whole(from_us));

@@ -53,7 +53,7 @@ impl Silence {
 }
 
 impl Run<'_> {
-    /// When something ends that has so long to live, in µs: Redis counts from the millisecond.
+    /// The end of a lifetime that begins now, in µs. Redis counts from the start of the millisecond.
     pub fn ends(&self, lifetime_us: u64) -> u64 {
         whole(self.now_us) + whole(lifetime_us)
     }
@@ -74,7 +74,7 @@ impl Run<'_> {
         Duration::from_micros(until_us - whole(self.now_us))
     }
 
-    /// For so long the server grants nothing. It may be over.
+    /// How much longer the server grants nothing. `None`: it is not frozen.
     pub fn frozen_for(&self) -> Option<Duration> {
         (self.frozen_us > 0).then(|| Duration::from_millis(self.frozen_us.div_ceil(1000)))
     }
@@ -177,7 +177,7 @@ impl Run<'_> {
         is_new
     }
 
-    /// The answer to one that has a place. A new one beyond `max_waiters` is taken back.
+    /// The answer to a caller that has a place. A new place beyond `max_waiters` is taken back.
     pub fn queued(&mut self, Acquire { owner, seq, .. }: &Acquire, is_new: bool, queued: Acquired) -> Acquired {
         let waiters = self.name.queue.len() - 1;
         if !is_new || waiters < self.client.max_waiters {
@@ -201,7 +201,7 @@ impl Run<'_> {
         self.messages.push(Message { client: client_of(owner).to_owned(), lock: self.lock.clone(), text });
     }
 
-    /// A usual release of a lock does not look at the clock if the owner keeps holds, and neither does one that nobody waits for.
+    /// Whether the script runs without a look at the clock: the owner keeps holds of a lock, or it is usual and nobody waits.
     pub fn is_quick(&self, release: &Release) -> bool {
         let frees = self.name.queue.is_empty() && self.ours(&release.owner, release.seq).is_some();
         release.holds > 0 && !release.keys.kind.is_shared() || is_usual(release) && frees
@@ -217,7 +217,7 @@ impl Run<'_> {
         self.ours(owner, *seq).filter(|holder| !is_handle || holder.token == *token).cloned()
     }
 
-    /// Of a release whose acquire, or detach, may be under way still.
+    /// Leaves a tombstone for the copies of an acquire or a detach that may still be under way.
     pub fn bury(&mut self, release: &Release) {
         let Release { owner, seq, attempt, copies_until, is_handle, .. } = release;
         if !is_usual(release) {
@@ -300,7 +300,7 @@ impl Run<'_> {
         if is_shared { self.left_now(holder.until_us) } else { self.left_until(holder.until_us) }
     }
 
-    /// Not from the millisecond on, as the time to live of a key counts.
+    /// By the exact time, where the time to live of a key counts from the start of the millisecond.
     pub fn left_now(&self, until_us: u64) -> Duration {
         Duration::from_millis(until_us.saturating_sub(self.now_us) / 1000)
     }

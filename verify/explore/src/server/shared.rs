@@ -28,7 +28,7 @@ struct Found {
     stops: bool,
     /// The last winner stands before another place of its owner.
     more: bool,
-    /// One that is to be noted.
+    /// The silence that this search came across, which is to be noted.
     silence: Silence,
 }
 
@@ -44,8 +44,8 @@ impl Found {
 
 impl Run<'_> {
     /// The live tickets of reachable clients, from the front, up to the first for whom there is no room. `heard`: a client that is
-    /// about to be heard. `own`: the caller, which gets the lease that it asks for. `block`: see `met`; with 1 the first in line
-    /// alone is looked at.
+    /// about to be heard. `own`: the caller, which gets the lease that it asks for. `block`: see `met`; with 1 only the
+    /// first in line is looked at.
     fn look_for_room(&self, heard: Option<&str>, own: Option<&Acquire>, block: usize) -> Found {
         let mut found = Found { shared: self.name.shared.clone(), stops: self.frozen_us > 0, ..Found::default() };
         if found.stops {
