@@ -143,7 +143,7 @@ fn log_passed_over(about: &About) {
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {
     // The holder is notified without any network (P8).
     log_line(|| hold.notify_watchers());
-    log_line(|| log_end(hold, ended));
+    log_end(hold, ended);
 }
 
 fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
