@@ -16,6 +16,7 @@ use crate::requests::give::Give;
 use crate::requests::inspect::Inspect;
 use crate::requests::leave::Leave;
 use crate::requests::poll::{Poll, PolledHolder};
+use crate::requests::raise::Raise;
 use crate::requests::release::Release;
 use crate::requests::renew::Renew;
 use crate::requests::set_limit::SetLimit;
@@ -105,6 +106,7 @@ pub enum Request {
     Inspect(Inspect),
     ForceUnlock(ForceUnlock),
     SetLimit(SetLimit),
+    Raise(Raise),
 }
 
 /// The same call on a request of any script.
@@ -120,6 +122,7 @@ macro_rules! each {
             Request::Inspect($it) => $call,
             Request::ForceUnlock($it) => $call,
             Request::SetLimit($it) => $call,
+            Request::Raise($it) => $call,
         }
     };
 }
@@ -146,6 +149,7 @@ impl Request {
             Self::Inspect(_) => Answer::Inspected(Box::new(Decode::decode(status, fields)?)),
             Self::ForceUnlock(_) => Answer::Forced(Decode::decode(status, fields)?),
             Self::SetLimit(_) => Answer::LimitSet(Decode::decode(status, fields)?),
+            Self::Raise(_) => Answer::Raised(Decode::decode(status, fields)?),
         })
     }
 }

@@ -10,6 +10,8 @@ use crate::node::Lane;
 use crate::question::{Finding, Question};
 use crate::requests::force_unlock::{ForceUnlock, ForceUnlocked};
 use crate::requests::inspect::Inspect;
+use crate::requests::poll::Poll;
+use crate::requests::raise::{Raise, Raised};
 use crate::requests::release::Released;
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::requests::set_limit::{LimitSet, SetLimit};
@@ -34,9 +36,10 @@ pub enum Next {
 impl Errand {
     pub fn lane(&self) -> Lane {
         match self.question {
-            Question::Extend { .. } => Lane::Urgent,
+            Question::Extend { .. } | Question::Raise { .. } => Lane::Urgent,
             // An operator does not wait behind thousands of calls.
             Question::Release { .. } | Question::ForceUnlock { .. } | Question::SetLimit { .. } => Lane::Release,
+            Question::Probe => Lane::Cleanup,
             Question::Inspect { .. } => Lane::Read,
         }
     }
@@ -53,6 +56,10 @@ impl Errand {
                 Request::Renew(Renew { keys, owner, token, lease, only: Only::Longer, remember: true })
             }
             Question::Release { handle } => Request::Release(handle.release(keys)),
+            Question::Raise { owner, token, floor } => {
+                Request::Raise(Raise { keys, owner: owner.clone(), token: *token, floor: *floor })
+            }
+            Question::Probe => Request::Poll(Poll { keys, waits: false, names_ours: false, tickets: Vec::new() }),
         }
     }
 
@@ -74,7 +81,9 @@ impl Errand {
             Answer::Forced(ForceUnlocked::Free { more }) => passing_on(Finding::Nothing, more),
             Answer::Released(Released::Gone { more }) => passing_on(self.not_there(), more),
             Answer::Released(_) => Next::Over(Ok(self.not_there())),
-            Answer::Renewed(Renewed::Renewed { .. }) => Next::Over(Ok(Finding::Done)),
+            Answer::Renewed(Renewed::Renewed { .. }) | Answer::Raised(Raised::Raised) | Answer::Polled(_) => {
+                Next::Over(Ok(Finding::Done))
+            }
             Answer::Renewed(Renewed::Lost) if self.is_undecided(server_micros) => {
                 Next::Again(RequestError::Unanswered(Fault::Undecided.into()))
             }

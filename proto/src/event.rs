@@ -16,6 +16,7 @@ use crate::requests::give::Gave;
 use crate::requests::inspect::Inspected;
 use crate::requests::leave::Left;
 use crate::requests::poll::Polled;
+use crate::requests::raise::Raised;
 use crate::requests::release::Released;
 use crate::requests::renew::Renewed;
 use crate::requests::set_limit::LimitSet;
@@ -218,4 +219,5 @@ pub enum Answer {
     Inspected(Box<Inspected>),
     Forced(ForceUnlocked),
     LimitSet(LimitSet),
+    Raised(Raised),
 }

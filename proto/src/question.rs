@@ -1,5 +1,6 @@
 //! What a caller asks once about a name, and what it hears.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::handle::Handle;
@@ -18,6 +19,10 @@ pub enum Question {
     Extend { handle: Handle, lease: Duration },
     /// What a handle holds is given back.
     Release { handle: Handle },
+    /// Every later token of a name that this owner holds is greater than the floor.
+    Raise { owner: Arc<str>, token: u64, floor: u64 },
+    /// Whether the server serves such requests. A free name with others in its queue is passed on.
+    Probe,
 }
 
 #[derive(Debug, Clone)]

@@ -123,6 +123,11 @@ impl Session {
         self.common.slots.serving(slot).node
     }
 
+    /// The clock of a server, in microseconds since 1970; 0 if it is not known.
+    pub fn server_micros(&self, now: Instant, node: NodeId) -> i64 {
+        self.common.nodes.get(usize::from(node.0)).map_or(0, |node| node.clock.micros_at(now))
+    }
+
     /// A number that is the same for two states which behave alike from now on.
     pub fn canonical(&self, now: Instant) -> u64 {
         Canonical::hash_of(now.micros(), self)

@@ -114,7 +114,12 @@ impl Clock {
     /// The server's time at a local instant.
     pub fn at(&self, now: Instant) -> ServerTime {
         // None and not the local time: a server without tokens would give it as a token (P2).
-        ServerTime(self.offset.map_or(0, |offset| offset.saturating_add_unsigned(now.micros()) / 1000))
+        ServerTime(self.micros_at(now) / 1000)
+    }
+
+    /// The same in microseconds, as tokens count.
+    pub fn micros_at(&self, now: Instant) -> i64 {
+        self.offset.map_or(0, |offset| offset.saturating_add_unsigned(now.micros()))
     }
 }
 

@@ -18,7 +18,8 @@ use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::force_unlock::ForceUnlocked;
 use fairlock_proto::requests::give::{Gave, Give};
 use fairlock_proto::requests::inspect::Inspected;
-use fairlock_proto::requests::poll::{Polled, PolledHolder};
+use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
+use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::Released;
 use fairlock_proto::requests::renew::Only;
 use fairlock_proto::settings::Settings;
@@ -371,6 +372,25 @@ fn a_release_by_handle_is_repeated_and_counts_a_copy_that_may_have_been_served()
     let (id, _) = rig.last();
     rig.answer(id, Answer::Released(Released::Lost));
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
+}
+
+/// What a quorum asks each of its servers.
+#[test]
+fn a_raise_names_its_hold_and_a_probe_waits_for_nothing() {
+    let mut rig = Rig::new(settings());
+    for (raised, is_done) in [(Raised::Raised, true), (Raised::Lost, false)] {
+        let call = ask(&mut rig, Question::Raise { owner: "c:1".into(), token: 7, floor: 9 });
+        let (id, Request::Raise(Raise { owner, token: 7, floor: 9, .. })) = rig.last() else { panic!("it is sent") };
+        assert_eq!(&*owner, "c:1");
+        rig.answer(id, Answer::Raised(raised));
+        let Some(Outcome::Answered(Ok(finding))) = rig.outcome(call) else { panic!("it is answered") };
+        assert_eq!(matches!(finding, Finding::Done), is_done);
+    }
+    let call = ask(&mut rig, Question::Probe);
+    let (id, Request::Poll(Poll { waits: false, tickets, .. })) = rig.last() else { panic!("it is sent") };
+    assert!(tickets.is_empty());
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(_)))), "it is asked once");
 }
 
 #[test]

@@ -292,6 +292,7 @@ fn hash_request<H: Hasher>(request: &Request, state: &mut H) {
         Request::Inspect(it) => it.most.hash(state),
         Request::ForceUnlock(it) => (it.expected, ServerTime(it.not_after)).hash(state),
         Request::SetLimit(it) => (it.limit, ServerTime(it.not_after)).hash(state),
+        Request::Raise(it) => (&it.owner, it.token, it.floor).hash(state),
     }
 }
 

@@ -983,6 +983,7 @@ pub fn brief(request: &Request) -> String {
             format!("force_unlock {} of {:?} until {}", it.keys.name, it.expected, it.not_after)
         }
         Request::SetLimit(it) => format!("set_limit {} to {:?} until {}", it.keys.name, it.limit, it.not_after),
+        Request::Raise(it) => format!("raise {} token {} to {}", it.owner, it.token, it.floor),
     }
 }
 

@@ -20,6 +20,7 @@ use fairlock_proto::requests::give::Give;
 use fairlock_proto::requests::inspect::Inspect;
 use fairlock_proto::requests::leave::Leave;
 use fairlock_proto::requests::poll::Poll;
+use fairlock_proto::requests::raise::Raise;
 use fairlock_proto::requests::release::Release;
 use fairlock_proto::requests::renew::{Only, Renew};
 use fairlock_proto::requests::set_limit::SetLimit;
@@ -76,6 +77,8 @@ fn the_model_does_what_the_scripts_do() {
         "leave freed",
         "leave gone",
         "poll polled",
+        "raise lost",
+        "raise raised",
         "release freed",
         "release gone",
         "release held",
@@ -319,7 +322,7 @@ impl Sequence {
             7..10 => self.poll(&attempt),
             10 => self.leave(),
             11..14 => self.give(&attempt, holder),
-            14 => self.force_unlock(attempt.name),
+            14 => one_of!(self.random, self.force_unlock(attempt.name), self.raise(&attempt)),
             15 => Request::Inspect(Inspect { keys: self.names[attempt.name].clone(), most: MOST_PLACES as u32 }),
             _ => self.set_limit(),
         };
@@ -497,6 +500,17 @@ impl Sequence {
         let expected =
             if self.names[name].kind == Kind::Lock && self.random.bool() { None } else { Some(self.token(name)) };
         Request::ForceUnlock(ForceUnlock { keys: self.names[name].clone(), expected, not_after: self.late() })
+    }
+
+    /// Of a lock: shared names are held at one server.
+    fn raise(&mut self, attempt: &Attempt) -> Request {
+        let keys = self.names[attempt.name].clone();
+        if keys.kind != Kind::Lock {
+            return self.force_unlock(attempt.name);
+        }
+        let (owner, token) = (owner_id(attempt.owner), self.token(attempt.name));
+        let floor = one_of!(self.random, token, token + 1, token + 1000, token.saturating_sub(1));
+        Request::Raise(Raise { keys, owner, token, floor })
     }
 
     fn set_limit(&mut self) -> Request {

@@ -8,6 +8,7 @@ use fairlock_proto::requests::force_unlock::{ForceUnlock, ForceUnlocked};
 use fairlock_proto::requests::give::{Gave, Give};
 use fairlock_proto::requests::leave::{Leave, Left};
 use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
+use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::{Release, Released};
 use fairlock_proto::requests::renew::{Renew, Renewed};
 
@@ -276,6 +277,15 @@ impl Run<'_> {
         let floor = holder.as_ref().map_or(floor, |holder| holder.token);
         let (granted, room_in, frozen_for) = (Vec::new(), None, None);
         Polled { more: false, known, places, first, holder, granted, room_in, frozen_for, floor, missing }
+    }
+
+    pub fn raise(&mut self, Raise { owner, token, floor, .. }: &Raise) -> Raised {
+        let holder = self.name.holder.as_ref();
+        if !holder.is_some_and(|holder| *holder.owner == **owner && holder.token == *token) {
+            return Raised::Lost;
+        }
+        self.name.last_token = self.name.last_token.max(*floor);
+        Raised::Raised
     }
 
     pub fn force_unlock(&mut self, ForceUnlock { expected, not_after, .. }: &ForceUnlock) -> ForceUnlocked {

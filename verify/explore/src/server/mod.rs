@@ -82,6 +82,7 @@ impl Server {
             Request::ForceUnlock(it) if is_shared => Answer::Forced(run.force_share(it)),
             Request::ForceUnlock(it) => Answer::Forced(run.force_unlock(it)),
             Request::SetLimit(it) => Answer::LimitSet(run.set_limit(it)),
+            Request::Raise(it) => Answer::Raised(run.raise(it)),
             Request::Inspect(it) => Answer::Inspected(Box::new(run.inspect(it))),
         };
         Reply { server_micros: tells_time.then_some(now_us.cast_signed()), answer }
