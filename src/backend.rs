@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Kind, Share};
-#[cfg(feature = "_machine")]
 use fairlock_proto::question::Question;
 use fairlock_proto::requests::inspect::Inspected;
 
-#[cfg(feature = "_machine")]
 use crate::driver::client::{Client, Driver};
-#[cfg(feature = "_machine")]
 use crate::driver::{guard::DrivenGuard, guard::HoldView, lock::DrivenLock};
+use crate::engine::context::Context;
 use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::guard::EngineGuard;
 use crate::engine::handles::{self, DetachOutcome};
 use crate::engine::hold::Hold;
 use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::owner::Owner;
 use crate::engine::release::Unlocked;
+use crate::engine::task_or_thread::TaskOrThread;
 use crate::engine::{Engine, close};
 use crate::error::{CloseError, LockError, Loss, RequestError, UnlockError};
 use crate::quorum::context::Quorum;
@@ -33,7 +33,6 @@ use crate::store::runner::Answer;
 pub enum Backend {
     One(Arc<Engine>),
     /// On the state machine.
-    #[cfg(feature = "_machine")]
     Driven(Arc<Client>),
     Several(Arc<Quorum>),
 }
@@ -42,14 +41,12 @@ pub enum Backend {
 #[derive(Clone)]
 pub enum AnyLock {
     One(EngineLock),
-    #[cfg(feature = "_machine")]
     Driven(DrivenLock),
     Several(QuorumLock),
 }
 
 pub enum AnyGuard {
     One(EngineGuard),
-    #[cfg(feature = "_machine")]
     Driven(DrivenGuard),
     /// Boxed: it is ten times as large.
     Several(Box<QuorumGuard>),
@@ -58,7 +55,6 @@ pub enum AnyGuard {
 #[derive(Clone)]
 pub enum AnyHold {
     One(Arc<Hold>),
-    #[cfg(feature = "_machine")]
     Driven(HoldView),
     Several(Arc<QuorumHold>),
 }
@@ -68,7 +64,6 @@ macro_rules! each {
     ($kind:ident, $value:expr, $it:ident => $call:expr) => {
         match $value {
             $kind::One($it) => $call,
-            #[cfg(feature = "_machine")]
             $kind::Driven($it) => $call,
             $kind::Several($it) => $call,
         }
@@ -79,7 +74,6 @@ pub(crate) use each;
 impl Backend {
     /// Of the only server.
     pub fn of(engine: Arc<Engine>) -> Self {
-        #[cfg(feature = "_machine")]
         if crate::driver::is_wanted() {
             return Self::Driven(Driver::start(engine));
         }
@@ -90,41 +84,38 @@ impl Backend {
     pub fn lock(&self, kind: Kind, share: Share, name: &str) -> AnyLock {
         match self {
             Self::One(engine) => AnyLock::One(EngineLock::new(kind, share, engine.clone(), name)),
-            #[cfg(feature = "_machine")]
-            Self::Driven(client) => {
-                let lock = EngineLock::new(kind, share, client.driver().engine.clone(), name);
-                AnyLock::Driven(DrivenLock::new(lock, client.clone()))
-            }
+            Self::Driven(client) => AnyLock::Driven(DrivenLock::of(kind, share, client.clone(), name)),
             Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
         }
     }
 
     /// One for each server. There is always a first one.
-    pub fn engines(&self) -> &[Arc<Engine>] {
+    pub fn engines(&self) -> Vec<&Arc<Engine>> {
         match self {
-            Self::One(engine) => slice::from_ref(engine),
-            #[cfg(feature = "_machine")]
-            Self::Driven(client) => slice::from_ref(&client.driver().engine),
-            Self::Several(quorum) => quorum.nodes.engines(),
+            Self::One(engine) => vec![engine],
+            Self::Driven(client) => vec![&client.driver().engine],
+            Self::Several(quorum) => quorum.nodes.clients().map(|client| &client.driver().engine).collect(),
+        }
+    }
+
+    /// What all servers have in common.
+    fn context(&self) -> &Context {
+        match self {
+            Self::One(engine) => &engine.context,
+            Self::Driven(client) => client.driver().context(),
+            Self::Several(quorum) => &quorum.nodes.context,
         }
     }
 
     /// The same at all servers.
     pub fn id(&self) -> &str {
-        self.engines().first().map_or("", |engine| &engine.context.runner.client.id)
+        &self.context().runner.client.id
     }
 
     pub async fn close(&self) -> Result<(), CloseError> {
         let open = match self {
             Self::One(engine) => Some((close::close(engine).await, 1)).filter(|(unfinished, _)| *unfinished > 0),
-            #[cfg(feature = "_machine")]
-            Self::Driven(client) => {
-                let driver = client.driver();
-                let unfinished = driver.close().await;
-                // The engine has nothing but the connection, which ends last.
-                close::close(&driver.engine).await;
-                Some((unfinished, 1)).filter(|(unfinished, _)| *unfinished > 0)
-            }
+            Self::Driven(client) => Some((client.driver().close().await, 1)).filter(|(unfinished, _)| *unfinished > 0),
             Self::Several(quorum) => Box::pin(quorum.close()).await,
         };
         open.map_or(Ok(()), |(unfinished, servers)| Err(CloseError { unfinished, servers }))
@@ -136,29 +127,22 @@ impl AnyLock {
     pub fn as_part(&self) -> Self {
         match self {
             Self::One(lock) => Self::One(lock.as_part()),
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => Self::Driven(lock.clone()),
-            Self::Several(lock) => Self::Several(lock.as_part()),
+            Self::Several(lock) => Self::Several(lock.clone()),
         }
     }
 
     pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
         match self {
             Self::One(lock) => Self::One(change(lock)),
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => Self::Driven(lock.changed(change)),
             Self::Several(lock) => Self::Several(lock.with_each(change)),
         }
     }
 
     /// The lock at each server.
-    pub fn each(&self) -> &[EngineLock] {
-        match self {
-            Self::One(lock) => slice::from_ref(lock),
-            #[cfg(feature = "_machine")]
-            Self::Driven(lock) => slice::from_ref(&lock.lock),
-            Self::Several(lock) => lock.each(),
-        }
+    pub fn each(&self) -> impl Iterator<Item = &EngineLock> {
+        self.at_each().map(|at| at.lock())
     }
 
     /// For calls that only one server has.
@@ -173,15 +157,16 @@ impl AnyLock {
 
     /// The same lock at each server, to be asked about.
     pub fn at_each(&self) -> impl Iterator<Item = At<'_>> {
-        self.each().iter().map(|lock| match self {
-            #[cfg(feature = "_machine")]
-            Self::Driven(lock) => At::Driven(lock),
-            _ => At::Engine(lock),
-        })
+        let (engine, driven): (_, &[DrivenLock]) = match self {
+            Self::One(lock) => (Some(lock), &[]),
+            Self::Driven(lock) => (None, slice::from_ref(lock)),
+            Self::Several(lock) => (None, lock.each()),
+        };
+        engine.into_iter().map(At::Engine).chain(driven.iter().map(At::Driven))
     }
 
     pub fn name(&self) -> &str {
-        self.each().first().map_or("", EngineLock::name)
+        self.each().next().map_or("", EngineLock::name)
     }
 
     /// The server that this one is, by another address.
@@ -197,16 +182,39 @@ impl AnyLock {
 #[derive(Clone, Copy)]
 pub enum At<'a> {
     Engine(&'a EngineLock),
-    #[cfg(feature = "_machine")]
     Driven(&'a DrivenLock),
 }
 
-impl At<'_> {
-    pub fn lock(&self) -> &EngineLock {
+impl<'a> At<'a> {
+    pub fn lock(self) -> &'a EngineLock {
         match self {
             Self::Engine(lock) => lock,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => &lock.lock,
+        }
+    }
+
+    /// The owners of this client that have it, and how many guards each has.
+    pub fn guards(self) -> Vec<(Owner, u32)> {
+        match self {
+            Self::Engine(lock) => {
+                let valid = lock.holds().into_iter().filter(|hold| hold.is_valid());
+                valid.map(|hold| (hold.entry.owner, hold.live())).collect()
+            }
+            Self::Driven(lock) => {
+                let valid = lock.holds().into_iter().filter(|hold| hold.is_valid());
+                valid.map(|hold| (hold.entry.owner, hold.live())).collect()
+            }
+        }
+    }
+
+    /// Whether the task that runs now has it outside of any scope.
+    pub fn is_held_by_this_task(self) -> bool {
+        match self {
+            Self::Engine(lock) => {
+                let is_mine = |hold: &Arc<Hold>| !hold.scoped && hold.holder == TaskOrThread::current();
+                lock.holds().iter().any(|hold| is_mine(hold) && hold.live() > 0 && hold.end().is_none())
+            }
+            Self::Driven(lock) => lock.is_held_by_this_task(),
         }
     }
 
@@ -214,7 +222,6 @@ impl At<'_> {
     pub async fn inspect(self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         match self {
             Self::Engine(lock) => lock.inspect(most).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => lock.inspect(most).await,
         }
     }
@@ -223,7 +230,6 @@ impl At<'_> {
     pub async fn force_unlock(self, expected: Option<u64>) -> Result<bool, RequestError> {
         match self {
             Self::Engine(lock) => lock.force_unlock(expected).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => lock.carry_out(Question::ForceUnlock { expected }).await,
         }
     }
@@ -232,7 +238,6 @@ impl At<'_> {
     pub async fn set_limit(self, limit: Option<u32>) -> Result<(), RequestError> {
         match self {
             Self::Engine(lock) => lock.set_limit(limit).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => lock.carry_out(Question::SetLimit { limit }).await.map(drop),
         }
     }
@@ -241,7 +246,6 @@ impl At<'_> {
     pub async fn attach(self, caller: Caller, handle: &Handle) -> Result<Option<AnyGuard>, LockError> {
         match self {
             Self::Engine(lock) => Ok(lock.attach(caller, handle).await?.map(AnyGuard::One)),
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => Ok(lock.attach(caller, handle).await?.map(AnyGuard::Driven)),
         }
     }
@@ -250,7 +254,6 @@ impl At<'_> {
     pub async fn extend_handle(self, handle: &Handle, lease: Duration) -> Result<bool, RequestError> {
         match self {
             Self::Engine(lock) => handles::extend_handle(lock, handle, lease).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => lock.carry_out(Question::Extend { handle: handle.clone(), lease }).await,
         }
     }
@@ -259,7 +262,6 @@ impl At<'_> {
     pub async fn release_handle(self, handle: &Handle) -> Result<bool, RequestError> {
         match self {
             Self::Engine(lock) => handles::release_handle(lock, handle).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(lock) => lock.carry_out(Question::Release { handle: handle.clone() }).await,
         }
     }
@@ -271,7 +273,6 @@ macro_rules! acquire {
     ($lock:expr, $caller:expr, $wait:expr, $limit:expr) => {
         match $lock {
             AnyLock::One(lock) => lock.acquire($caller, $wait, 0, $limit).await?.map(AnyGuard::One),
-            #[cfg(feature = "_machine")]
             AnyLock::Driven(lock) => lock.acquire($caller, $wait, $limit).await?.map(AnyGuard::Driven),
             // Boxed: a waiter of one server needs no room for it.
             AnyLock::Several(lock) => {
@@ -287,21 +288,21 @@ impl AnyGuard {
     pub fn hold(&self) -> AnyHold {
         match self {
             Self::One(guard) => AnyHold::One(guard.hold.clone()),
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => AnyHold::Driven(guard.view()),
-            Self::Several(guard) => AnyHold::Several(guard.hold.clone()),
+            Self::Several(guard) => AnyHold::Several(guard.hold().clone()),
         }
     }
 
     /// Its call has all that it wants.
     pub fn complete(&mut self) {
-        each!(Self, self, guard => guard.complete());
+        if let Self::One(guard) = self {
+            guard.complete();
+        }
     }
 
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         match self {
             Self::One(guard) => guard.unlock().await,
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.unlock().await,
             Self::Several(guard) => Box::pin(guard.unlock()).await,
         }
@@ -311,7 +312,6 @@ impl AnyGuard {
     pub fn weight(&self) -> u32 {
         match self {
             Self::One(guard) => guard.hold.weight(),
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.weight(),
             Self::Several(_) => Share::LOCK.weight,
         }
@@ -321,7 +321,6 @@ impl AnyGuard {
     pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
         match self {
             Self::One(guard) => guard.shrink_to(weight).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.shrink_to(weight).await,
             // Several masters have locks only.
             Self::Several(_) => Ok(()),
@@ -340,7 +339,6 @@ impl AnyGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         match self {
             Self::One(guard) => handles::extend(&guard.hold, lease).await,
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.extend(lease).await,
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,
         }
@@ -350,7 +348,6 @@ impl AnyGuard {
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
         match self {
             Self::One(guard) => handles::detach(guard, lease).await.of(Self::One),
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.detach(lease).await.of(Self::Driven),
             guard => DetachOutcome::Refused(guard, DetachRefusal::SeveralServers),
         }
@@ -360,7 +357,6 @@ impl AnyGuard {
     pub fn prefix(&self) -> String {
         match self {
             Self::One(guard) => guard.hold.context().options().prefix.clone(),
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.prefix(),
             // A quorum has no handles, which name it.
             Self::Several(_) => String::new(),
@@ -371,7 +367,6 @@ impl AnyGuard {
     pub fn servers(&self) -> Vec<usize> {
         match self {
             Self::One(guard) => guard.hold.is_valid().then_some(0).into_iter().collect(),
-            #[cfg(feature = "_machine")]
             Self::Driven(guard) => guard.servers(),
             Self::Several(guard) => guard.servers(),
         }

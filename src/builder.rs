@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::backend::Backend;
 use crate::client::LockClient;
+use crate::driver::client::Driver;
 #[cfg(feature = "embedded")]
 use crate::embedded::EmbeddedServer;
 use crate::engine::Engine;
@@ -700,8 +701,7 @@ impl Prepared {
         spawn_hook: Option<SpawnHook>,
     ) -> Arc<Engine> {
         let context = Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook);
-        #[cfg(feature = "_machine")]
-        if self.servers == 1 && crate::driver::is_wanted() {
+        if self.servers > 1 || crate::driver::is_wanted() {
             return Engine::start_unheard(context);
         }
         Engine::start(context)
@@ -745,7 +745,8 @@ impl Prepared {
         let backend = match engines.as_slice() {
             [engine] => Backend::of(engine.clone()),
             _ => {
-                let nodes = Nodes::new(engines, self.options.server_timeout())?;
+                let clients = engines.into_iter().map(Driver::start).collect();
+                let nodes = Nodes::new(clients, self.options.server_timeout())?;
                 Backend::Several(Quorum::new(nodes, Metrics::new(&self.options.metrics_options, None)))
             }
         };

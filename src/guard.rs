@@ -164,7 +164,9 @@ impl LockGuard {
 
     /// The call that wants this lock and others is polled.
     pub(crate) fn keep(&self) {
-        each!(AnyHold, &self.hold, hold => hold.keep());
+        if let AnyHold::One(hold) = &self.hold {
+            hold.keep();
+        }
     }
 
     /// That call has all of them.

@@ -70,7 +70,6 @@
 // Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below
 // them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
 // layer above.
-#[cfg(feature = "_machine")]
 mod driver;
 mod engine;
 mod metrics;

@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyGuard, AnyLock, acquire};
-use crate::engine::hold::Hold;
-use crate::engine::lock::{Caller, EngineLock, LockLease};
-use crate::engine::task_or_thread::TaskOrThread;
+use crate::backend::{AnyGuard, AnyLock, At, acquire};
+use crate::engine::lock::{Caller, LockLease};
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
@@ -67,7 +64,7 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.lock.each().first().and_then(|lock| lock.lease.as_ref().ok());
+        let lease = self.lock.each().next().and_then(|lock| lock.lease.as_ref().ok());
         f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
@@ -170,19 +167,8 @@ impl FairLock {
     }
 
     fn check_self_wait(&self) -> Result<(), LockError> {
-        let waits_for = |hold: &Arc<Hold>| !hold.scoped && hold.live() > 0 && hold.holder == TaskOrThread::current();
         // A hold on several servers may have any majority.
-        let is_refused = self.refuses_self_wait
-            && self
-                .lock
-                .each()
-                .iter()
-                .any(|lock| lock.holds().iter().any(|hold| waits_for(hold) && hold.end().is_none()));
-        #[cfg(feature = "_machine")]
-        let is_refused = match &self.lock {
-            AnyLock::Driven(lock) => self.refuses_self_wait && lock.is_held_by_this_task(),
-            _ => is_refused,
-        };
+        let is_refused = self.refuses_self_wait && self.lock.at_each().any(At::is_held_by_this_task);
         if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
@@ -495,11 +481,7 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn is_held_here(&self) -> bool {
-        #[cfg(feature = "_machine")]
-        if let AnyLock::Driven(lock) = &self.lock {
-            return lock.guards(|_| true) > 0;
-        }
-        self.counted(EngineLock::holds) > 0
+        self.counted(|_| true) > 0
     }
 
     /// How many guards the owner of this scope has on the lock; 0 outside of a scope. Lost holds do not count. No round trip.
@@ -518,23 +500,21 @@ impl FairLock {
     /// ```
     #[must_use]
     pub fn hold_count(&self) -> u32 {
-        #[cfg(feature = "_machine")]
-        if let AnyLock::Driven(lock) = &self.lock {
-            return owner::current().map_or(0, |owner| lock.guards(|of| of == owner));
-        }
-        owner::current().map_or(0, |owner| self.counted(|lock| lock.hold_of(owner).into_iter().collect()))
+        owner::current().map_or(0, |owner| self.counted(|of| of == owner))
     }
 
-    /// How many guards there are on these holds. Of several servers a majority has to have the hold.
-    fn counted(&self, holds: impl Fn(&EngineLock) -> Vec<Arc<Hold>>) -> u32 {
-        let mut counts: BTreeMap<Owner, Vec<u32>> = BTreeMap::new();
-        for hold in self.lock.each().iter().flat_map(holds).filter(|hold| hold.is_valid()) {
-            counts.entry(hold.entry.owner).or_default().push(hold.live());
+    /// How many guards there are on the holds of these owners. Of several servers a majority has to have the hold.
+    fn counted(&self, is_meant: impl Fn(Owner) -> bool) -> u32 {
+        let (mut counts, mut servers): (BTreeMap<Owner, Vec<u32>>, _) = Default::default();
+        for at in self.lock.at_each() {
+            servers += 1;
+            for (owner, guards) in at.guards().into_iter().filter(|(owner, _)| is_meant(*owner)) {
+                counts.entry(owner).or_default().push(guards);
+            }
         }
-        let majority = majority(self.lock.each().len());
         let count = |mut at_servers: Vec<u32>| {
             at_servers.sort_unstable_by(|one, other| other.cmp(one));
-            at_servers.get(majority - 1).copied()
+            at_servers.get(majority(servers) - 1).copied()
         };
         counts.into_values().filter_map(count).sum()
     }
@@ -543,7 +523,6 @@ impl FairLock {
     pub(crate) fn check(&self) -> Result<(), LockError> {
         match &self.lock {
             AnyLock::One(lock) => lock.check(),
-            #[cfg(feature = "_machine")]
             AnyLock::Driven(lock) => lock.lock.check(),
             AnyLock::Several(lock) => lock.check(),
         }

@@ -175,9 +175,9 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        let engines = self.backend.engines().iter();
+        let engines = self.backend.engines();
         // Before the look: a change after it is waited for.
-        let mut changes: Vec<_> = engines.map(|engine| engine.context.runner.store.changes()).collect();
+        let mut changes: Vec<_> = engines.iter().map(|engine| engine.context.runner.store.changes()).collect();
         loop {
             let state = ClientState::of(&self.backend);
             if !state.is_like(&self.last) {

@@ -23,7 +23,7 @@ use crate::sending::Answered;
 use crate::settings::Settings;
 use crate::slab::{Beside, Id, Slab};
 use crate::slots::{SLOTS, Serving, Topology};
-use crate::stages::entry::{Closing, Entry, Recognition, Said};
+use crate::stages::entry::{Closing, Entry, Recognition, Said, Stage};
 use crate::stages::line::{Change, Next};
 use crate::time::{Instant, ServerTime};
 use crate::timers::{STEP, Timer};
@@ -40,7 +40,7 @@ pub struct Session {
     by_name: BTreeMap<(Arc<str>, u64), Id>,
     pub(crate) calls: Beside<CallPlace>,
     pub(crate) common: Common,
-    stage: Stage,
+    state: State,
     pub(crate) work: VecDeque<Work>,
     working: Option<Instant>,
     /// The chores that callers wait for.
@@ -57,14 +57,14 @@ pub(crate) struct CallPlace {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Stage {
+enum State {
     Open,
     /// What is released and left has its time until then.
     Closing(Closing, Instant),
     Closed(Closing),
 }
 
-impl Stage {
+impl State {
     fn closing(self) -> Option<Closing> {
         if let Self::Closing(why, _) | Self::Closed(why) = self { Some(why) } else { None }
     }
@@ -77,7 +77,7 @@ impl Session {
             by_name: BTreeMap::new(),
             calls: Beside::default(),
             common: Common::new(settings, topology),
-            stage: Stage::Open,
+            state: State::Open,
             work: VecDeque::new(),
             working: None,
             errands: BTreeMap::new(),
@@ -107,6 +107,12 @@ impl Session {
     pub fn is_doubted(&self, call: CallId) -> bool {
         let entry = self.calls.get(call.0).and_then(|place| self.entries.get(place.entry));
         entry.is_some_and(|entry| entry.is_doubted(self.common.slots.serving(entry.who.slot).epoch))
+    }
+
+    /// What this owner has or asks for at a name.
+    pub fn stage_at(&self, owner: u64, lock_key: &Arc<str>) -> &Stage {
+        let entry = self.entry_at(owner, lock_key).and_then(|id| self.entries.get(id));
+        entry.map_or(&Stage::Idle, |entry| &entry.stage)
     }
 
     /// How many holds and leaves have had no answer.
@@ -192,11 +198,11 @@ impl Session {
     }
 
     fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let Stage::Closing(why, until) = self.stage else { return };
+        let State::Closing(why, until) = self.state else { return };
         let unfinished = self.unfinished();
         let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
         if is_done || until <= now {
-            self.stage = Stage::Closed(why);
+            self.state = State::Closed(why);
             let waiting = std::mem::take(&mut self.errands).into_keys();
             effects.extend(waiting.map(|call| Effect::Tell(call, Outcome::Failed(why.error()))));
             self.common.timers.plan(Timer::Closing, &mut Some(until), None);
@@ -266,7 +272,7 @@ impl Step<'_> {
 
     fn with_call(&mut self, call: CallId, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
         let Some(CallPlace { entry, .. }) = self.session.calls.get(call.0).copied() else { return };
-        let why = self.session.stage.closing();
+        let why = self.session.state.closing();
         self.with(entry, |entry, desk| {
             change(entry, desk);
             // The owner may have been closed before: with the runtime gone, a release that begins now would wait for nothing.
@@ -275,7 +281,7 @@ impl Step<'_> {
     }
 
     fn call(&mut self, call: CallId, want: Want) {
-        if let Some(why) = self.session.stage.closing() {
+        if let Some(why) = self.session.state.closing() {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
         if want.self_wait == SelfWait::Refused && self.session.holds_itself(&want) {
@@ -314,7 +320,7 @@ impl Step<'_> {
     }
 
     fn ask(&mut self, call: CallId, keys: Arc<Keys>, question: Question) {
-        if let Some(why) = self.session.stage.closing() {
+        if let Some(why) = self.session.state.closing() {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
         let slot = self.session.common.slots.of(&keys.lock);
@@ -666,11 +672,11 @@ impl Step<'_> {
         if why == Closing::RuntimeGone {
             self.stop_sending();
         }
-        let mut planned = match (self.session.stage, why) {
-            (Stage::Open, _) => None,
-            (Stage::Closing(Closing::ByUser, before), Closing::RuntimeGone) => Some(before),
+        let mut planned = match (self.session.state, why) {
+            (State::Open, _) => None,
+            (State::Closing(Closing::ByUser, before), Closing::RuntimeGone) => Some(before),
             // What is held was good until its deadline.
-            (Stage::Closed(Closing::RuntimeGone), Closing::ByUser) => {
+            (State::Closed(Closing::RuntimeGone), Closing::ByUser) => {
                 self.session.work.push_back(Work::Close { why, from: 0 });
                 return self.work();
             }
@@ -679,7 +685,7 @@ impl Step<'_> {
         let common = &mut self.session.common;
         let until = self.now + 3 * common.settings.operation_timeout;
         common.timers.plan(Timer::Closing, &mut planned, Some(until));
-        self.session.stage = Stage::Closing(why, until);
+        self.session.state = State::Closing(why, until);
         self.session.work.push_back(Work::Close { why, from: 0 });
         self.work();
     }

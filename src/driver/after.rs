@@ -75,7 +75,7 @@ impl After {
     }
 }
 
-fn wake(waker: Waker) {
+pub fn wake(waker: Waker) {
     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 

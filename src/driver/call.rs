@@ -112,31 +112,39 @@ impl Pending {
 
     /// This guard has so much from now on. Dropped, that goes on.
     pub async fn shrink(&self, weight: u32) -> Result<Unlocked, UnlockError> {
-        unlocked(self.change(|call, guard| Event::Shrink { call, guard, weight }).await)
+        unlocked(self.change(move |call, guard| Event::Shrink { call, guard, weight }).await)
     }
 
     /// The hold of this guard has a new lease.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ChangeError> {
-        match self.change(|call, guard| Event::Extend { call, guard, lease }).await {
-            Answered::Extended(outcome) => outcome,
-            answered => Err(lost(&answered)),
+    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), ChangeError>> + Send + use<> {
+        let extended = self.change(move |call, guard| Event::Extend { call, guard, lease });
+        async move {
+            match extended.await {
+                Answered::Extended(outcome) => outcome,
+                answered => Err(lost(&answered)),
+            }
         }
     }
 
     /// The hold of this guard is given to a handle. Dropped, it is given back.
     pub async fn detach(&self, lease: Duration) -> DetachOutcome {
-        match self.change(|call, guard| Event::Detach { call, guard, lease }).await {
+        match self.change(move |call, guard| Event::Detach { call, guard, lease }).await {
             Answered::Detached(outcome) => outcome,
             answered => DetachOutcome::Refused(lost(&answered)),
         }
     }
 
     /// A call about the hold of this guard.
-    async fn change(&self, event: impl Fn(CallId, CallId) -> Event<'static>) -> Answered {
-        let Some(guard) = self.call else { return Answered::Failed(CallError::Lost) };
-        let mut change = Self::new(self.client.clone());
-        // Without a timer: this future may outlive the runtime that has polled it first.
-        change.drive(None, None, |call| event(call, guard)).await
+    fn change<F>(&self, event: F) -> impl Future<Output = Answered> + Send + use<F>
+    where
+        F: Fn(CallId, CallId) -> Event<'static> + Send + Sync,
+    {
+        let (guard, mut change) = (self.call, Self::new(self.client.clone()));
+        async move {
+            let Some(guard) = guard else { return Answered::Failed(CallError::Lost) };
+            // Without a timer: this future may outlive the runtime that has polled it first.
+            change.drive(None, None, |call| event(call, guard)).await
+        }
     }
 
     /// Asks something about a name, once.

@@ -13,6 +13,7 @@ use fairlock_proto::error::Cause;
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::push::Push;
 use fairlock_proto::slots::Topology;
+use fairlock_proto::stages::entry::Stage;
 use fairlock_proto::time::{Instant as Moment, ServerTime};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -187,29 +188,62 @@ impl Driver {
         answered
     }
 
+    /// Whether this owner is at such a stage.
+    pub fn is_at(&self, owner: u64, lock_key: &Arc<str>, is_meant: impl Fn(&Stage) -> bool) -> bool {
+        is_meant(self.shared.lock().stage_at(owner, lock_key))
+    }
+
+    /// The clock of its only server, in microseconds since 1970; 0 if it is not known.
+    pub fn server_micros(&self) -> i64 {
+        self.shared.lock().server_micros(NodeId(0))
+    }
+
     /// The holds of this client at this lock.
     pub fn holds(&self, lock_key: &str) -> Vec<Arc<DrivenHold>> {
         self.shared.lock().holds(lock_key)
     }
 
-    /// Closes the machine. Returns how many requests have had no answer: the same to all who call it.
+    /// All that is relied on.
+    pub fn valid_holds(&self) -> Vec<Arc<DrivenHold>> {
+        self.shared.lock().valid_holds()
+    }
+
+    /// Closes the machine, and then the connection. Returns how many requests have had no answer: the same to all who call it.
     pub async fn close(&self) -> usize {
+        let unfinished = self.close_machine().await;
+        // The engine has nothing but the connection, which ends last.
+        close::close(&self.engine).await;
+        unfinished
+    }
+
+    /// How many requests had no answer when it was closed. `None`: it is not closed yet.
+    pub fn closed(&self) -> Option<usize> {
+        self.closed.get().copied()
+    }
+
+    /// How many releases and leaves have had no answer.
+    pub fn unfinished(&self) -> usize {
+        self.closed().unwrap_or_else(|| self.shared.lock().unfinished())
+    }
+
+    async fn close_machine(&self) -> usize {
         let at_first = self.shared.lock().holds_left();
-        if !self.context().closing.is_cancelled() {
+        // A quorum logs it once for all of its servers.
+        if !self.context().closing.is_cancelled() && !self.context().is_node() {
             // The log is the user's: the mutex is free by then.
-            let held = self.shared.lock().held();
-            close::warn_of(held);
+            close::warn_of(self.valid_holds().len());
         }
         self.feed(Event::Close);
         // With a limit: in a runtime that is not driven nothing comes to an end.
         let limit = 4 * self.context().operation_timeout();
         match self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait())).await {
             Some(Ok(unfinished)) => *unfinished,
-            Some(Err(_)) => self.shared.lock().unfinished(),
+            Some(Err(_)) => self.unfinished(),
             // The runtime has ended, and none of them gets an answer.
             None => {
                 self.do_all_that_is_due();
-                at_first
+                let _ = self.closed.set(at_first);
+                self.unfinished()
             }
         }
     }
@@ -305,6 +339,9 @@ impl Carrier for Driver {
         let work = |courier: &mut Courier| {
             let mut after = After::default();
             courier.carry(|answers, outbox| self.exchange(answers, outbox, &mut after));
+            if self.closed.initialized() {
+                courier.end();
+            }
             after
         };
         if self.relay.carry(work, |after| self.finish_answers(after)) == Left::Something {
@@ -334,6 +371,10 @@ pub async fn run(driver: Arc<Driver>) {
         if driver.closed.initialized() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
+    // Once more: what is under way has no reader any longer.
+    driver.carry();
+    // Here, since a caller of `close` may not wait for it.
+    close::close(&driver.engine).await;
 }
 
 impl Listener for Driver {

@@ -20,6 +20,11 @@ impl Courier {
         Self { rooms: Rooms::new(context, carrier), answers: Vec::new(), outbox: Vec::new() }
     }
 
+    /// Nothing more is sent, and no answer is waited for: a request without one would keep its connection.
+    pub fn end(&mut self) {
+        self.rooms.clear();
+    }
+
     /// `exchange`: hands answers in, and fetches what is to be sent.
     pub fn carry(&mut self, mut exchange: impl FnMut(&mut Vec<Replied>, &mut Vec<(RequestId, Request)>)) {
         self.rooms.go_on(&mut self.answers);

@@ -16,6 +16,7 @@ use crate::engine::detached::{DetachRefusal, ExtendError};
 use crate::engine::error::{Ended, Loss, UnlockError};
 use crate::engine::handles::DetachOutcome;
 use crate::engine::release::Unlocked;
+use crate::store::options::{Options, OptionsError};
 
 pub struct DrivenGuard {
     /// `None`: it is being unlocked.
@@ -67,17 +68,16 @@ impl DrivenGuard {
     }
 
     /// A new lease from now on, unless more is left.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
-        let context = self.client.driver().context();
-        let options = context.options();
-        options.check_lease("the lease of extend", lease).map_err(ExtendError::Lease)?;
-        if let Some(longest) = options.max_hold {
-            let left = longest.saturating_sub(self.hold.held_for());
-            options.check_max_hold(lease, left).map_err(ExtendError::Lease)?;
+    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
+        let (client, hold) = (self.client.clone(), self.hold.clone());
+        let extending = self.pending.as_ref().map(|guard| guard.extend(lease));
+        async move {
+            let context = client.driver().context();
+            check_extend(lease, &hold, context.options()).map_err(ExtendError::Lease)?;
+            let Some(extending) = extending else { return Err(ExtendError::Lost(Loss::Gone)) };
+            let extended = extending.await;
+            extended.map_err(|error| error::of_extend(error, &context.runner, &hold.entry.keys.lock))
         }
-        let Some(guard) = &self.pending else { return Err(ExtendError::Lost(Loss::Gone)) };
-        let extended = guard.extend(lease).await;
-        extended.map_err(|error| error::of_extend(error, &context.runner, &self.hold.entry.keys.lock))
     }
 
     /// Gives what it holds to a handle.
@@ -111,6 +111,10 @@ impl DrivenGuard {
         &self.hold
     }
 
+    pub fn token(&self) -> u64 {
+        self.hold.token
+    }
+
     pub fn view(&self) -> HoldView {
         HoldView { hold: self.hold.clone(), _client: self.client.clone() }
     }
@@ -123,13 +127,16 @@ impl DrivenGuard {
         error::of_unlock(pending.unlock().await, driver.clock, &driver.context().runner, &self.hold.entry.keys.lock)
     }
 
-    /// For a call that takes several names together. It is kept anyway.
-    pub fn complete(&mut self) {}
-
     /// The place of its server in the list.
     pub fn servers(&self) -> Vec<usize> {
         self.hold.is_valid().then_some(0).into_iter().collect()
     }
+}
+
+fn check_extend(lease: Duration, hold: &DrivenHold, options: &Options) -> Result<(), OptionsError> {
+    options.check_lease("the lease of extend", lease)?;
+    let Some(longest) = options.max_hold else { return Ok(()) };
+    options.check_max_hold(lease, longest.saturating_sub(hold.held_for()))
 }
 
 impl Drop for DrivenGuard {

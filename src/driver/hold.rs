@@ -28,6 +28,8 @@ pub struct About {
     pub began: Instant,
     pub scope: Scope,
     pub task: TaskOrThread,
+    /// Of one server of a quorum, which reports for all of them.
+    pub is_node: bool,
 }
 
 impl About {
@@ -51,7 +53,7 @@ impl About {
 
 impl Named for Arc<About> {
     fn who(&self) -> Who<'_> {
-        Who { name: &self.keys.name, owner: &self.owner_id, terms: &self.terms, is_node: false }
+        Who { name: &self.keys.name, owner: &self.owner_id, terms: &self.terms, is_node: self.is_node }
     }
 
     fn began(&self) -> Instant {
@@ -63,8 +65,8 @@ pub struct DrivenHold {
     pub token: u64,
     /// The call that began it.
     pub entry: Arc<About>,
-    /// Cancelled when it has ended. Made by its first watcher: most holds have none.
-    over: Mutex<Option<CancellationToken>>,
+    /// Made by the first of them: most holds have none.
+    watchers: Mutex<Option<Box<Watchers>>>,
     began: Moment,
     clock: LocalClock,
     /// An atomic: whoever asks whether the hold is valid takes no mutex.
@@ -72,6 +74,15 @@ pub struct DrivenHold {
     end: OnceLock<Ended>,
     guards: AtomicU32,
     holding: OnceLock<Holding>,
+}
+
+/// Those that are notified of the end of a hold.
+#[derive(Default)]
+struct Watchers {
+    /// Cancelled then.
+    over: CancellationToken,
+    /// Called then, in the thread that brings the news.
+    at_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// See [`DrivenHold::is_not_relied_on`].
@@ -88,7 +99,7 @@ impl DrivenHold {
         Self {
             token,
             entry,
-            over: Mutex::default(),
+            watchers: Mutex::default(),
             began: clock.now(),
             clock,
             deadline: AtomicU64::new(deadline.micros()),
@@ -120,13 +131,21 @@ impl DrivenHold {
     }
 
     pub fn notify_watchers(&self) {
-        let over = self.over.lock().clone();
-        over.into_iter().for_each(|over| over.cancel());
+        let notified = self.watchers.lock().as_mut().map(|watchers| (watchers.over.clone(), watchers.at_end.take()));
+        if let Some((over, at_end)) = notified {
+            over.cancel();
+            at_end.into_iter().for_each(|at_end| at_end());
+        }
+    }
+
+    /// Calls this when it ends, if it has not ended yet.
+    pub fn at_end(&self, at_end: impl FnOnce() + Send + 'static) {
+        self.watchers.lock().get_or_insert_default().at_end = Some(Box::new(at_end));
     }
 
     /// Cancelled when it has ended.
     pub fn over_token(&self) -> CancellationToken {
-        let over = self.over.lock().get_or_insert_default().clone();
+        let over = self.watchers.lock().get_or_insert_default().over.clone();
         // It may have ended before it had a watcher.
         if self.end.get().is_some() {
             over.cancel();
@@ -178,7 +197,4 @@ impl DrivenHold {
     pub fn show(&self) {
         self.holding().into_iter().for_each(|holding| holding.show(&self.entry.who(), self.token));
     }
-
-    /// For a call that takes several names together. It is kept anyway.
-    pub fn keep(&self) {}
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use fairlock_proto::effect::Way;
 use fairlock_proto::event::{Lease, Manner, Scope, Want};
 use fairlock_proto::handle::Handle;
+use fairlock_proto::keys::{Keys, Kind, Share};
 use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::inspect::Inspected;
+use fairlock_proto::stages::entry::Stage;
 
 use super::call::{Pending, Unasked};
 use super::client::Client;
@@ -22,7 +24,7 @@ use crate::engine::lock::{Caller, EngineLock, LockLease};
 use crate::engine::observe::{self, ObservedCall};
 use crate::engine::owner::Owner;
 use crate::engine::task_or_thread::TaskOrThread;
-use crate::store::clock::{is_over, now};
+use crate::store::clock::now;
 use crate::store::error::RequestError;
 use crate::store::runner::Answer;
 
@@ -34,7 +36,8 @@ pub struct DrivenLock {
 }
 
 impl DrivenLock {
-    pub fn new(lock: EngineLock, client: Arc<Client>) -> Self {
+    pub fn of(kind: Kind, share: Share, client: Arc<Client>, name: &str) -> Self {
+        let lock = EngineLock::new(kind, share, client.driver().engine.clone(), name);
         Self { lock, client }
     }
 
@@ -45,12 +48,6 @@ impl DrivenLock {
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<DrivenHold>> {
         self.lock.keys().map_or_else(|_| Vec::new(), |keys| self.client.driver().holds(&keys.lock))
-    }
-
-    /// How many guards there are on valid holds of these owners.
-    pub fn guards(&self, is_meant: impl Fn(Owner) -> bool) -> u32 {
-        let holds = self.holds().into_iter().filter(|hold| hold.is_valid() && is_meant(hold.entry.owner));
-        holds.map(|hold| hold.live()).sum()
     }
 
     /// Whether the task that runs now has the lock outside of any scope.
@@ -68,13 +65,6 @@ impl DrivenLock {
     ) -> Result<Option<DrivenGuard>, LockError> {
         // A time-out that is too long to be added is as good as none.
         let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-        let (about, lease, weight) =
-            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
-        if is_over(limit) {
-            let error = too_late().await;
-            observe::refused_at_once(&self.lock.metrics, &error);
-            return Err(error);
-        }
         let clock = self.client.driver().clock;
         let manner = match limit.map(|limit| clock.moment(limit)) {
             limit if wait => Manner::Waits { limit },
@@ -83,25 +73,54 @@ impl DrivenLock {
                 Manner::Tries { limit, proposed: None }
             }
         };
+        self.call(caller, manner).await
+    }
+
+    /// At one of several servers: for no longer than that, and with this token if it can be given.
+    pub async fn try_at_node(
+        &self,
+        caller: Caller,
+        proposed: u64,
+        timeout: Duration,
+    ) -> Result<Option<DrivenGuard>, LockError> {
+        let (limit, proposed) = (self.client.driver().clock.now() + timeout, Some(proposed).filter(|token| *token > 0));
+        self.call(caller, Manner::Tries { limit, proposed }).await
+    }
+
+    async fn call(&self, caller: Caller, manner: Manner) -> Result<Option<DrivenGuard>, LockError> {
+        let (about, lease, weight) =
+            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
+        if manner.limit().is_some_and(|limit| limit <= self.client.driver().clock.now()) {
+            let error = too_late().await;
+            observe::refused_at_once(&self.lock.metrics, &error);
+            return Err(error);
+        }
         acquire(self.client.clone(), about.want(lease, manner, weight), about).await
+    }
+
+    /// Whether this owner waits behind others, by the server's last answer.
+    pub fn is_behind_others(&self, owner: Owner) -> bool {
+        self.is_at(owner, |stage| matches!(stage, Stage::Queued(_)))
+    }
+
+    /// Whether what this owner has given up has no answer yet.
+    pub fn is_releasing(&self, owner: Owner) -> bool {
+        self.is_at(owner, |stage| matches!(stage, Stage::Releasing(_)))
+    }
+
+    fn is_at(&self, owner: Owner, is_meant: impl Fn(&Stage) -> bool) -> bool {
+        self.lock.keys().is_ok_and(|keys| self.client.driver().is_at(owner.number(), &keys.lock, is_meant))
     }
 
     /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
     pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Option<DrivenGuard>, LockError> {
-        let (about, lease, weight) =
-            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
         let limit = self.client.driver().clock.moment(self.lock.context().runner.limit());
-        let manner = Manner::Attaches { limit, handle: Arc::new(handle.clone()) };
-        acquire(self.client.clone(), about.want(lease, manner, weight), about).await
+        self.call(caller, Manner::Attaches { limit, handle: Arc::new(handle.clone()) }).await
     }
 
     /// Asks something about it, once.
     pub async fn ask(&self, question: Question) -> Result<Finding, RequestError> {
-        let (keys, runner) = (self.lock.keys()?, &self.lock.context().runner);
-        Pending::new(self.client.clone()).ask(keys, question).await.map_err(|error| match error {
-            Unasked::Failed(error) => error::of_asked(error, runner, &keys.lock),
-            Unasked::Closed => RequestError::Closed,
-        })
+        ask_once(&self.client, self.lock.keys()?, question).await
     }
 
     /// The holder, and the first `most` waiters.
@@ -114,6 +133,11 @@ impl DrivenLock {
             // The machine answers no inspection so.
             Finding::Done | Finding::Nothing => Err(RequestError::Closed),
         }
+    }
+
+    /// Every later token is greater than that. `false`: it is not held any longer.
+    pub async fn raise(&self, hold: &DrivenHold, floor: u64) -> Result<bool, RequestError> {
+        self.carry_out(Question::Raise { owner: hold.entry.owner_id.clone(), token: hold.token, floor }).await
     }
 
     /// Asks for something to be done. `false`: nothing was held.
@@ -131,10 +155,19 @@ impl DrivenLock {
             metrics: self.lock.metrics.clone(),
             began: caller.began,
             scope: if caller.scoped { Scope::Owner } else { Scope::Call },
-            task: TaskOrThread::current(),
+            task: caller.task,
+            is_node: self.lock.context().is_node(),
         };
         Ok((Arc::new(about), lease_of(lease), self.lock.weight()))
     }
+}
+
+/// Asks something about a name, once.
+pub async fn ask_once(client: &Arc<Client>, keys: &Arc<Keys>, question: Question) -> Result<Finding, RequestError> {
+    Pending::new(client.clone()).ask(keys, question).await.map_err(|error| match error {
+        Unasked::Failed(error) => error::of_asked(error, &client.driver().context().runner, &keys.lock),
+        Unasked::Closed => RequestError::Closed,
+    })
 }
 
 fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {

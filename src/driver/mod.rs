@@ -20,9 +20,10 @@ mod room;
 mod settings;
 mod shared;
 mod slots;
+pub mod task;
 mod without_runtime;
 
-/// Whether the machine has the locks of clients.
+/// Whether the machine has the locks of clients of one server.
 pub fn is_wanted() -> bool {
-    std::env::var_os("FAIRLOCK_MACHINE").is_some()
+    cfg!(feature = "_machine") && std::env::var_os("FAIRLOCK_MACHINE").is_some()
 }

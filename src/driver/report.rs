@@ -159,7 +159,7 @@ fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
             holding.lost(held_for, loss, is_relied_on);
             let line = Lost { who, token, held: hold.held_for(), loss };
             // `close` logs all its losses in one line.
-            if lost == Loss::Closed || !is_relied_on { line.debug() } else { line.warn() }
+            if lost == Loss::Closed || !is_relied_on || line.who.is_node { line.debug() } else { line.warn() }
         }
     }
 }

@@ -104,6 +104,11 @@ impl Rooms {
         }
     }
 
+    pub fn clear(&mut self) {
+        self.rooms.clear();
+        self.free.clear();
+    }
+
     fn free(&mut self, node: NodeId) -> &mut Vec<usize> {
         let node = usize::from(node.0);
         if self.free.len() <= node {
@@ -130,7 +135,8 @@ impl Rooms {
     }
 
     fn drive(&mut self, at: usize, answers: &mut Vec<Replied>) {
-        let Room { request, post, wakers } = &mut self.rooms[at];
+        // None of a client that is closed.
+        let Some(Room { request, post, wakers }) = self.rooms.get_mut(at) else { return };
         let Some(under_way) = request else { return };
         let id = under_way.id;
         let mut poll = || under_way.poll(&self.context, post, wakers);

@@ -14,6 +14,7 @@ use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;
 use fairlock_proto::slots::Topology;
+use fairlock_proto::stages::entry::Stage;
 use fairlock_proto::time::Instant as Moment;
 
 use super::after::{After, Report};
@@ -332,6 +333,14 @@ impl Shared {
         self.holds.values().filter(|hold| *hold.entry.keys.lock == *lock_key).cloned().collect()
     }
 
+    pub fn stage_at(&self, owner: u64, lock_key: &Arc<str>) -> &Stage {
+        self.session.stage_at(owner, lock_key)
+    }
+
+    pub fn server_micros(&self, node: NodeId) -> i64 {
+        self.session.server_micros(self.clock.now(), node)
+    }
+
     /// How many releases and leaves have had no answer.
     pub fn unfinished(&self) -> usize {
         self.session.unfinished()
@@ -342,9 +351,9 @@ impl Shared {
         self.holds.len()
     }
 
-    /// How many holds are relied on.
-    pub fn held(&self) -> usize {
-        self.holds.values().filter(|hold| hold.is_valid()).count()
+    /// The holds that are relied on.
+    pub fn valid_holds(&self) -> Vec<Arc<DrivenHold>> {
+        self.holds.values().filter(|hold| hold.is_valid()).cloned().collect()
     }
 }
 
@@ -395,6 +404,7 @@ mod tests {
             began: now(),
             scope: Scope::Call,
             task: TaskOrThread::current(),
+            is_node: false,
         })
     }
 

@@ -111,7 +111,6 @@ impl Context {
     }
 
     /// Whether the caller is in another runtime.
-    #[cfg(feature = "_machine")]
     pub fn is_elsewhere(&self) -> bool {
         Handle::try_current().is_ok_and(|here| here.id() != self.runtime.id())
     }
@@ -148,7 +147,6 @@ impl Context {
     }
 
     /// For the driver of the machine, which outlives the others: it serves `close`.
-    #[cfg(feature = "_machine")]
     pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(self.hooked(task));
     }

@@ -26,10 +26,6 @@ impl EngineGuard {
         Self { hold, _engine: engine, is_writer, is_part, ended: false }
     }
 
-    pub fn token(&self) -> u64 {
-        self.hold.token
-    }
-
     /// Releases it, and waits for the outcome.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let is_shared = self.hold.entry.keys.kind.is_shared();

@@ -17,11 +17,11 @@ use super::acquire::{AcquireRequest, acquire};
 use super::context::Context;
 use super::error::LockError;
 use super::guard::EngineGuard;
-use super::hold::{Entry, Hold};
+use super::hold::Hold;
 use super::last_answer::too_late;
 use super::observe::{self, ObservedCall};
 use super::owner::Owner;
-use super::release::Release;
+use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
 use crate::store::error::NameError;
@@ -60,7 +60,6 @@ impl EngineLock {
     }
 
     /// How much of the name a call wants.
-    #[cfg(feature = "_machine")]
     pub fn weight(&self) -> u32 {
         self.share.weight
     }
@@ -182,35 +181,10 @@ impl EngineLock {
         ask(request, None).await
     }
 
-    /// This owner's hold here.
-    pub fn hold_of(&self, owner: Owner) -> Option<Arc<Hold>> {
-        self.entry_of(owner).and_then(|entry| entry.hold())
-    }
-
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<Hold>> {
         let all = |keys: &Arc<Keys>| self.engine.holds.owners.holds_at(&keys.lock, usize::MAX);
         self.keys().map_or_else(|_| Vec::new(), all)
-    }
-
-    /// Whether this owner waits behind others, by the server's last answer. No round trip.
-    pub fn is_behind_others(&self, owner: Owner) -> bool {
-        self.entry_of(owner).is_some_and(|entry| entry.is_behind_others())
-    }
-
-    /// Resolves when no other call of this owner, nor its release, has its turn at the server.
-    pub async fn own_turn(&self, owner: Owner) {
-        let Some(entry) = self.entry_of(owner).filter(|entry| !entry.is_queueing()) else { return };
-        let turn = entry.turn().await;
-        // Released a moment ago, and not sent yet: the release goes first, as in `acquire`.
-        if let Some(hold) = entry.hold().filter(|hold| hold.live() == 0 && hold.end().is_none()) {
-            let _ = Box::pin(Release::with_turn(hold, turn).run()).await;
-        }
-    }
-
-    /// This owner's entry here.
-    fn entry_of(&self, owner: Owner) -> Option<Arc<Entry>> {
-        self.keys().ok().and_then(|keys| self.engine.holds.owners.entry_of(&keys.lock, owner))
     }
 }
 
@@ -229,12 +203,19 @@ pub struct Caller {
     pub scoped: bool,
     /// When it called. A call for several servers may come to this one later.
     pub began: Instant,
+    /// Where it called. Another task may make the call for it.
+    pub task: TaskOrThread,
 }
 
 impl Caller {
     /// `scope`: the owner of the scope in which it is made.
     pub fn of(scope: Option<Owner>) -> Self {
-        Self { owner: scope.unwrap_or_else(Owner::new), scoped: scope.is_some(), began: now() }
+        Self {
+            owner: scope.unwrap_or_else(Owner::new),
+            scoped: scope.is_some(),
+            began: now(),
+            task: TaskOrThread::current(),
+        }
     }
 }
 

@@ -189,7 +189,6 @@ impl CallerSpan {
     }
 
     /// `None`: the log has no lines about calls.
-    #[cfg(feature = "_machine")]
     pub fn of(who: &Who<'_>) -> Option<Self> {
         is_told(who).then(Self::current)
     }

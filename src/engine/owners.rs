@@ -130,11 +130,6 @@ impl<H> OwnerEntry<H> {
         turn.filter(|_| now() < limit || !self.last_answer.has_failed())
     }
 
-    /// Whether the call that has the turn waits behind others, by the server's last answer.
-    pub fn is_behind_others(&self) -> bool {
-        self.is_queueing() && self.last_answer.shows_others()
-    }
-
     /// The error of a call that is out of time.
     pub fn out_of_time(&self, runner: &Runner) -> LockError {
         self.last_answer.out_of_time(runner, &self.keys.lock)

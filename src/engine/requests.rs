@@ -1,19 +1,14 @@
 //! Single requests that hold nothing and wait for nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_proto::keys::Keys;
 use fairlock_proto::requests::force_unlock::{ForceUnlock, ForceUnlocked};
 use fairlock_proto::requests::inspect::{Inspect, Inspected};
-use fairlock_proto::requests::poll::Poll;
-use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::set_limit::{LimitSet, SetLimit};
 use futures::future::try_join_all;
 
 use super::cleanup;
 use super::context::Context;
-use super::hold::Hold;
 use super::lock::EngineLock;
 use crate::store::clock::now;
 use crate::store::error::RequestError;
@@ -71,20 +66,6 @@ impl EngineLock {
         let (context, keys) = (&self.engine.context, self.keys()?);
         context.ask(context.runner.inspect(&Inspect { keys: keys.clone(), most })).await
     }
-}
-
-/// Makes every later token of a held lock greater than `floor`. `false`: it is not held any longer.
-pub async fn raise(hold: &Hold, floor: u64) -> Result<bool, RequestError> {
-    let (context, entry) = (hold.context(), &hold.entry);
-    let raise = Raise { keys: entry.keys.clone(), owner: entry.owner_id.clone(), token: hold.token, floor };
-    Ok(context.ask(context.runner.raise(&raise)).await?.body == Raised::Raised)
-}
-
-/// Whether the server serves requests for this lock. The probe passes the lock on if it is free with others in its
-/// queue, and else changes nothing.
-pub async fn probe(context: &Context, keys: &Arc<Keys>) -> Result<(), RequestError> {
-    let poll = Poll { keys: keys.clone(), waits: false, names_ours: false, tickets: Vec::new() };
-    context.ask(context.runner.poll(&poll)).await.map(drop)
 }
 
 /// The longest round trip to a server. All are asked at the same time.

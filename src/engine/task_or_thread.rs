@@ -15,7 +15,6 @@ impl TaskOrThread {
     }
 
     /// Neither tokio nor the standard library has a number for it.
-    #[cfg(feature = "_machine")]
     pub fn id(self) -> fairlock_proto::event::TaskId {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();

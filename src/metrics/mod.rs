@@ -9,11 +9,11 @@ mod off;
 mod on;
 mod outcome;
 
-#[cfg(all(feature = "_machine", not(feature = "metrics")))]
+#[cfg(not(feature = "metrics"))]
 pub use off::RequestMetrics;
 #[cfg(not(feature = "metrics"))]
 pub use off::{Counted, LockMetrics, Metrics, MetricsOptions};
-#[cfg(all(feature = "_machine", feature = "metrics"))]
+#[cfg(feature = "metrics")]
 pub use on::RequestMetrics;
 #[cfg(feature = "metrics")]
 pub use on::{Counted, LockMetrics, Metrics, MetricsOptions};

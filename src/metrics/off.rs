@@ -1,7 +1,6 @@
 //! Without the feature `metrics`: nothing. Each method stands beside the one of its name in `on.rs`.
 
 use std::time::Duration;
-#[cfg(feature = "_machine")]
 use std::time::Instant;
 
 use super::outcome::NotAcquired;
@@ -19,10 +18,8 @@ pub struct LockMetrics(());
 
 pub struct Counted(());
 
-#[cfg(feature = "_machine")]
 pub struct RequestMetrics(());
 
-#[cfg(feature = "_machine")]
 impl RequestMetrics {
     pub fn answered(&self, _now: impl FnOnce() -> Instant) {}
 }
@@ -40,7 +37,6 @@ impl Metrics {
         Counted(())
     }
 
-    #[cfg(feature = "_machine")]
     pub fn request(&self, _now: impl FnOnce() -> Instant) -> RequestMetrics {
         RequestMetrics(())
     }

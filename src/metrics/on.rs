@@ -5,7 +5,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-#[cfg(feature = "_machine")]
 use std::time::Instant;
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecorder, Unit, with_recorder};
@@ -138,14 +137,12 @@ fn count(labels: &[&str], counters: &[Counter], label: &str) {
 pub struct Counted(Gauge);
 
 /// A request that has no answer yet.
-#[cfg(feature = "_machine")]
 pub struct RequestMetrics {
     metrics: Metrics,
     sent: Instant,
     _in_flight: Counted,
 }
 
-#[cfg(feature = "_machine")]
 impl RequestMetrics {
     pub fn answered(&self, now: impl FnOnce() -> Instant) {
         self.metrics.round_trip(|| now().saturating_duration_since(self.sent));
@@ -242,7 +239,6 @@ impl Metrics {
     }
 
     /// The request is in flight until this is dropped.
-    #[cfg(feature = "_machine")]
     pub fn request(&self, now: impl FnOnce() -> Instant) -> RequestMetrics {
         RequestMetrics { metrics: self.clone(), sent: now(), _in_flight: self.in_flight() }
     }

@@ -1,42 +1,44 @@
 //! How the lock is taken: the rules Q1 to Q6.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use futures::future::join_all;
-use tokio::time::{sleep, timeout};
+use fairlock_proto::effect::Way;
+use futures::FutureExt;
+use futures::future::{join_all, select_all};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::context::Quorum;
 use super::error::NoQuorum;
-use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold};
+use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold, whole_millis};
 use super::nodes::Waiting;
+use crate::driver::guard::DrivenGuard;
+use crate::driver::lock::DrivenLock;
 use crate::engine::error::LockError;
-use crate::engine::guard::EngineGuard;
-use crate::engine::last_answer::no_answer_yet;
-use crate::engine::lock::{Caller, EngineLock};
+use crate::engine::last_answer::{is_only_late, no_answer_yet};
+use crate::engine::lock::Caller;
 use crate::engine::observe::{Holding, Who};
 use crate::engine::owners::OwnersTurn;
-use crate::engine::requests;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::Cause;
 use crate::sync::Mutex;
 
 /// One call.
-pub struct Gathering<'a> {
-    pub quorum: &'a Arc<Quorum>,
+pub struct Gathering {
+    pub quorum: Arc<Quorum>,
     /// The lock at each node.
-    pub locks: &'a Arc<[EngineLock]>,
+    pub locks: Arc<[DrivenLock]>,
     pub caller: Caller,
     /// The caller. In a scope it may re-enter what it holds.
     pub entry: Arc<Entry>,
     /// Errors for a caller that runs out of time.
-    pub told: &'a ErrorsMet,
-    pub metrics: &'a LockMetrics,
+    pub told: ErrorsMet,
+    pub metrics: LockMetrics,
 }
 
 /// The errors that a call has met so far.
@@ -84,12 +86,9 @@ impl ErrorsMet {
     }
 }
 
-/// One guard's part of a hold, on the nodes that it has.
-pub type Taken = (GuardShare, Vec<NodeGuard>);
-
 /// The outcome of one try.
 enum RoundEnd {
-    Held(Taken),
+    Held(GuardShare),
     /// Others have it.
     Busy,
     /// Too few nodes serve, or one went away meanwhile.
@@ -97,10 +96,7 @@ enum RoundEnd {
 }
 
 /// The guards at some nodes.
-type Got = BTreeMap<usize, EngineGuard>;
-
-/// The answer of one node. `None`: others have it.
-type Tryout = Result<Option<EngineGuard>, LockError>;
+type Got = BTreeMap<usize, DrivenGuard>;
 
 /// The results of one round of requests.
 #[derive(Default)]
@@ -110,33 +106,33 @@ struct RoundResults {
     busy: Option<usize>,
 }
 
-/// Keeps the guards of a call that is polled: until all are there, nothing else renews them (P6).
-fn keep(got: &Got) {
-    got.values().for_each(|guard| guard.hold.keep());
-}
-
 /// Whether all of these guards are still valid.
 fn is_whole(got: &Got) -> bool {
-    got.values().all(|guard| guard.hold.is_valid())
+    got.values().all(|guard| guard.hold().is_valid())
 }
 
-/// Keeps the guards while the caller polls this. Ends when one of them is lost.
-async fn keep_on(got: &Got) {
-    while is_whole(got) {
-        keep(got);
-        let valid_for = got.values().map(|guard| guard.hold.valid_for()).min().unwrap_or_default();
-        sleep((valid_for / 4).clamp(Duration::from_millis(20), Duration::from_millis(500))).await;
+/// Resolves when one of these guards is lost. Never, if there are none.
+async fn one_ended(got: &Got) {
+    if got.is_empty() {
+        return pending().await;
     }
+    select_all(got.values().map(|guard| guard.hold().until_ended().boxed())).await;
 }
 
-impl Gathering<'_> {
+impl Gathering {
     /// The call, for its log lines.
     pub fn who(&self) -> Who<'_> {
         self.entry.who(self.terms(), false)
     }
 
     fn terms(&self) -> &str {
-        self.locks.first().map_or("", EngineLock::terms)
+        self.locks.first().map_or("", |lock| lock.lock.terms())
+    }
+
+    /// In milliseconds. It is the same at each of them.
+    fn lease(&self) -> u64 {
+        let lease = self.locks.first().and_then(|lock| lock.lock.lease.as_ref().ok());
+        lease.map_or(0, |lease| whole_millis(lease.time))
     }
 
     /// The owner's turn: one of its calls at a time acquires the lock.
@@ -158,7 +154,7 @@ impl Gathering<'_> {
     }
 
     /// Waits for the lock, without an end.
-    pub async fn wait(&self) -> Result<Taken, LockError> {
+    pub async fn wait(&self) -> Result<GuardShare, LockError> {
         let nodes = &self.quorum.nodes;
         // If no other client is known to want it, it is usually free, and one round trip is enough.
         if self.quorum.owners.has_one_owner(&self.entry.keys.lock, |hold| hold.ended().is_none())
@@ -188,7 +184,7 @@ impl Gathering<'_> {
     }
 
     /// Takes it if it is free. `None`: others have it.
-    pub async fn take(&self) -> Result<Option<Taken>, LockError> {
+    pub async fn take(&self) -> Result<Option<GuardShare>, LockError> {
         match self.try_once().await? {
             RoundEnd::Held(taken) => Ok(Some(taken)),
             RoundEnd::Busy => Ok(None),
@@ -253,7 +249,7 @@ impl Gathering<'_> {
             // If this node is lost or refuses the name, the call waits at the next one.
             let Some(guard) = self.wait_at(at, &got).await? else { continue };
             self.told.served_by(at);
-            if guard.hold.was_queued {
+            if guard.way == Way::HandedOver {
                 // It may have been a long wait.
                 self.told.begin_round();
                 self.quorum.contention.seen(&self.entry.keys.name);
@@ -261,8 +257,7 @@ impl Gathering<'_> {
             }
             got.insert(at, guard);
             let above: Vec<_> = nodes.usable().into_iter().filter(|index| *index > at).collect();
-            keep(&got);
-            let proposed = got.values().map(EngineGuard::token).max().unwrap_or(0);
+            let proposed = got.values().map(DrivenGuard::token).max().unwrap_or(0);
             let round = self.try_all(&above, proposed).await?;
             got.extend(round.got);
             if got.len() >= nodes.majority() {
@@ -287,10 +282,10 @@ impl Gathering<'_> {
 
     /// Waits in the queue of one node, and keeps what it has at others. `None`: the node can no longer be used, or one of the
     /// others is lost.
-    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<EngineGuard>, LockError> {
+    async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<DrivenGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
-        let mut locking = pin!(lock.acquire(self.caller, true, 0, None));
+        let mut locking = pin!(lock.acquire(self.caller, true, None));
         tokio::select! {
             biased;
             outcome = &mut locking => outcome.or_else(|error| self.note(index, error).map(|()| None)),
@@ -301,8 +296,7 @@ impl Gathering<'_> {
                 }
                 Ok(None)
             }
-            // At the gate there is nothing to keep.
-            () = keep_on(got), if !got.is_empty() => Ok(None),
+            () = one_ended(got) => Ok(None),
         }
     }
 
@@ -323,63 +317,57 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    fn suspect(&self, index: usize) {
-        if let Some(cause) = self.quorum.nodes.suspect(index, &self.entry.keys) {
-            self.told.set(cause);
-        }
+    /// The node had no answer in time.
+    fn suspect(&self, index: usize, cause: Cause) {
+        let nodes = &self.quorum.nodes;
+        let cause = if is_only_late(&cause) { nodes.no_answer() } else { cause };
+        self.told.set(cause.clone());
+        nodes.suspect(index, &self.entry.keys, cause);
     }
 
     /// Tries these nodes at the same time. A node without an answer in time is skipped (Q10); its request leaves when
     /// it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
     async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<RoundResults, LockError> {
+        let timeout = self.quorum.nodes.node_timeout;
         let trying = indices.iter().filter_map(|index| {
             let lock = self.locks.get(*index)?;
-            Some(async move { (*index, self.try_at(*index, lock, proposed).await) })
+            // What this owner has released before comes first, and is no part of the time that the node has (Q10).
+            let was_releasing = lock.is_releasing(self.caller.owner);
+            Some(async move { (*index, was_releasing, lock.try_at_node(self.caller, proposed, timeout).await) })
         });
         let (mut round, mut failed) = (RoundResults::default(), None);
-        for (index, outcome) in join_all(trying).await {
-            if let Some(Ok(_)) = outcome {
+        for (index, was_releasing, outcome) in join_all(trying).await {
+            if outcome.is_ok() {
                 self.told.served_by(index);
             }
             match outcome {
-                Some(Ok(Some(guard))) => drop(round.got.insert(index, guard)),
-                Some(Ok(None)) => {
+                Ok(Some(guard)) => drop(round.got.insert(index, guard)),
+                Ok(None) => {
                     self.told.of_others();
                     round.busy.get_or_insert(index);
                 }
-                Some(Err(error)) => failed = self.note(index, error).err().or(failed),
-                None => {}
+                // Its time was up: no other error that may pass ends a call before.
+                Err(LockError::Unreachable(cause)) if was_releasing => {
+                    self.told.set(cause);
+                    self.quorum.nodes.doubt(index, &self.entry.keys);
+                }
+                Err(LockError::Unreachable(cause)) => self.suspect(index, cause),
+                Err(error) => failed = self.note(index, error).err().or(failed),
             }
         }
         // After all outcomes: dropping what was got releases it.
         failed.map_or(Ok(round), Err)
     }
 
-    /// `None`: no answer in time.
-    async fn try_at(&self, index: usize, lock: &EngineLock, proposed: u64) -> Option<Tryout> {
-        let nodes = &self.quorum.nodes;
-        // What this owner has released before comes first, and is no part of the time that the node has (Q10).
-        if timeout(nodes.node_timeout, lock.own_turn(self.caller.owner)).await.is_err() {
-            self.told.set(no_answer_yet());
-            nodes.doubt(index, &self.entry.keys);
-            return None;
-        }
-        let answer = timeout(nodes.node_timeout, lock.acquire(self.caller, false, proposed, None)).await;
-        if answer.is_err() {
-            self.suspect(index);
-        }
-        answer.ok()
-    }
-
     /// Q3, Q4: a hold on those nodes that count.
     async fn form(&self, got: Got) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
-        let token = got.values().map(EngineGuard::token).max().unwrap_or(0);
+        let token = got.values().map(DrivenGuard::token).max().unwrap_or(0);
         // If all nodes gave the same token, as the client had asked, there is nothing to raise.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
-        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold.is_valid());
+        let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold().is_valid());
         let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
         // A node that does not count is not held for nothing.
         drop(others);
@@ -395,21 +383,25 @@ impl Gathering<'_> {
             holding: Holding::begin(self.metrics.clone()),
             majority: nodes.majority(),
             all: nodes.clone(),
-            nodes: counting.iter().map(|node| NodeHold { index: node.index, hold: node.guard.hold.clone() }).collect(),
-            shares: AtomicUsize::new(1),
+            nodes: counting
+                .iter()
+                .map(|node| NodeHold { index: node.index, hold: node.guard.hold().clone() })
+                .collect(),
+            longest_lease: AtomicU64::new(self.lease()),
+            guards: Mutex::default(),
             over: CancellationToken::new(),
             loss: OnceLock::new(),
         });
         tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, token, nodes = ?hold.indices(), "has a majority");
         for node in &hold.nodes {
             let whole = Arc::downgrade(&hold);
-            // Each is a new hold, which is a part of nothing else.
-            let _ = node.hold.at_end.set(Box::new(move || whole.upgrade().into_iter().for_each(|whole| whole.look())));
+            node.hold.at_end(move || whole.upgrade().into_iter().for_each(|whole| whole.look()));
         }
+        let share = GuardShare::first(hold.clone(), counting);
         // A part that ended before its `at_end` was set has called nothing.
         hold.look();
         self.entry.set_hold(&hold);
-        Ok(RoundEnd::Held((GuardShare::first(hold), counting)))
+        Ok(RoundEnd::Held(share))
     }
 
     /// Raises all of them to this token. Guards whose node did not acknowledge it are released.
@@ -417,16 +409,17 @@ impl Gathering<'_> {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
             // Also at the node that gave it: the answer confirms that no force_unlock has ended it there.
-            let raised = timeout(nodes.node_timeout, requests::raise(&guard.hold, token)).await;
-            (index, guard, raised)
+            let lock = self.locks.get(index);
+            let raising = async { lock?.raise(guard.hold(), token).await.ok() };
+            (index, timeout(nodes.node_timeout, raising).await, guard)
         });
         let mut acknowledged = BTreeMap::new();
-        for (index, guard, raised) in join_all(raising).await {
+        for (index, raised, guard) in join_all(raising).await {
             match raised {
-                Ok(Ok(true)) => drop(acknowledged.insert(index, guard)),
+                Ok(Some(true)) => drop(acknowledged.insert(index, guard)),
                 // Dropping it releases it.
                 Ok(_) => {}
-                Err(_) => self.suspect(index),
+                Err(_) => self.suspect(index, nodes.no_answer()),
             }
         }
         acknowledged
@@ -438,7 +431,7 @@ impl Gathering<'_> {
     }
 
     /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now, or its last guard has ended.
-    pub async fn reenter(&self, hold: &Arc<QuorumHold>) -> Result<Option<Taken>, LockError> {
+    pub async fn reenter(&self, hold: &Arc<QuorumHold>) -> Result<Option<GuardShare>, LockError> {
         let nodes = &self.quorum.nodes;
         // If it has ended, a new hold would have no part in this one (Q10).
         let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
@@ -449,27 +442,28 @@ impl Gathering<'_> {
             let lock = self.locks.get(node.index)?;
             // Never waits: another call of this owner may release it all meanwhile, and a call that queues at several
             // nodes may be served at some of them past the waiters at the gate (Q1).
-            Some(async move { (node, timeout(nodes.node_timeout, lock.acquire(self.caller, false, 0, None)).await) })
+            Some(async move { (node, lock.try_at_node(self.caller, 0, nodes.node_timeout).await) })
         });
         let mut guards = Vec::new();
         for (node, outcome) in join_all(locking).await {
             match outcome {
                 // Another token: it has ended meanwhile, and this is a new one.
-                Ok(Ok(Some(guard))) if guard.token() == node.hold.token => {
+                Ok(Some(guard)) if guard.token() == node.hold.token => {
                     guards.push(NodeGuard { index: node.index, guard });
                 }
-                Ok(_) => {}
                 // Asked first, as the call may only wait for a release of this owner (Q10).
-                Err(_) => nodes.doubt(node.index, &self.entry.keys),
+                Err(LockError::Unreachable(_)) => nodes.doubt(node.index, &self.entry.keys),
+                _ => {}
             }
         }
         // Q4: one may have been lost while another one had no answer.
-        guards.retain(|node| node.guard.hold.is_valid());
+        guards.retain(|node| node.guard.hold().is_valid());
         let is_whole = guards.len() >= hold.majority && hold.is_valid();
-        // Counted only now: a call that rests has no part in what becomes of the hold.
-        if let Some(share) = is_whole.then(|| GuardShare::of(hold.clone())).flatten() {
-            return Ok(Some((share, guards)));
-        }
+        let share = if is_whole { GuardShare::of(hold.clone(), guards) } else { Err(guards) };
+        let guards = match share {
+            Ok(share) => return Ok(Some(share)),
+            Err(guards) => guards,
+        };
         self.quorum.release(guards.into_iter().map(|node| node.guard)).await;
         if hold.loss().is_some() { Err(LockError::Lost) } else { Ok(None) }
     }

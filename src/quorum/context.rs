@@ -11,13 +11,11 @@ use tokio::time::timeout;
 use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
-use crate::engine::Engine;
+use crate::driver::guard::DrivenGuard;
 use crate::engine::close;
 use crate::engine::error::LockError;
-use crate::engine::guard::EngineGuard;
 use crate::engine::owners::OwnerTable;
 use crate::metrics::Metrics;
-use crate::store::clock::now;
 
 /// Shared by all clones and locks.
 pub struct Quorum {
@@ -44,9 +42,7 @@ impl Quorum {
 
     /// When nothing that was sent until now for this hold can have an effect on a server.
     pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
-        // The lease is the same at each of them.
-        let lease = hold.nodes.first().map(|node| node.hold.longest_lease());
-        self.nodes.context.forgotten_at(lease.unwrap_or_default())
+        self.nodes.context.forgotten_at(hold.longest_lease())
     }
 
     /// `None`: the runtime of the client has ended.
@@ -56,19 +52,21 @@ impl Quorum {
 
     /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the
     /// background.
-    pub async fn release(&self, guards: impl IntoIterator<Item = EngineGuard>) {
-        join_all(guards.into_iter().map(|mut guard| timeout(self.nodes.node_timeout, guard.end(now()).run()))).await;
+    pub async fn release(&self, guards: impl IntoIterator<Item = DrivenGuard>) {
+        join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.unlock()))).await;
     }
 
     /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all in time; how many requests
     /// have no answer, and at how many servers that was.
     pub async fn close(&self) -> Option<(usize, usize)> {
         let nodes = &self.nodes;
-        close::warn_of(self.held());
+        if !nodes.context.closing.is_cancelled() {
+            close::warn_of(self.held());
+        }
         let (used, others): (Vec<_>, Vec<_>) = (0..nodes.all.len()).partition(|index| nodes.is_usable(*index));
         let close_all = |indices: Vec<usize>| {
-            let engines = indices.into_iter().filter_map(|index| Some(&nodes.all.get(index)?.engine));
-            join_all(engines.map(close::close))
+            let clients = indices.into_iter().filter_map(|index| Some(&nodes.all.get(index)?.client));
+            join_all(clients.map(|client| client.driver().close()))
         };
         let closing = pin!(async {
             match select(close_all(used), close_all(others)).await {
@@ -79,21 +77,19 @@ impl Quorum {
         });
         // Without its runtime no client waits for anything. Otherwise each one has begun, and ends in the background.
         if self.drive(closing).await.is_none() {
-            join_all(nodes.all.iter().map(|node| close::close(&node.engine))).await;
+            join_all(nodes.clients().map(|client| client.driver().close())).await;
         }
         // The calls that are not done go on in the background.
-        let outcome = |engine: &Arc<Engine>| engine.context.unfinished.get().copied();
-        let unfinished =
-            nodes.engines().iter().map(|engine| outcome(engine).unwrap_or_else(|| close::left(engine))).sum();
-        let closed = nodes.engines().iter().filter(|engine| outcome(engine) == Some(0)).count();
-        let servers = nodes.all.len() - closed;
-        (closed < nodes.majority()).then_some((unfinished, servers))
+        let drivers = || nodes.clients().map(|client| client.driver());
+        let servers = drivers().filter(|driver| driver.closed() != Some(0)).count();
+        let is_closed = servers + nodes.majority() <= nodes.all.len();
+        (!is_closed).then(|| (drivers().map(|driver| driver.unfinished()).sum(), servers))
     }
 
     /// The holds of this client's guards: the same owner at the same lock on a majority.
     fn held(&self) -> usize {
         let mut counts = BTreeMap::new();
-        for hold in self.nodes.all.iter().flat_map(|node| close::held(&node.engine)) {
+        for hold in self.nodes.clients().flat_map(|client| client.driver().valid_holds()) {
             *counts.entry((hold.entry.keys.lock.clone(), hold.entry.owner.number())).or_insert(0_usize) += 1;
         }
         counts.into_values().filter(|count| *count >= self.nodes.majority()).count()

@@ -11,38 +11,38 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::sleep;
 
-use super::acquire::Taken;
 use super::context::Quorum;
 use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
 use crate::engine::detached::ExtendError;
 use crate::engine::error::{Loss, UnlockError};
-use crate::engine::handles;
-use crate::engine::hold::Hold;
-use crate::engine::release::{Release, Unlocked};
-use crate::store::clock::now;
+use crate::engine::release::Unlocked;
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
-    pub hold: Arc<QuorumHold>,
-    /// `None` while it is being released.
-    share: Option<GuardShare>,
-    guards: Vec<NodeGuard>,
+    share: GuardShare,
 }
 
 impl QuorumGuard {
-    pub fn new(quorum: Arc<Quorum>, (share, guards): Taken) -> Self {
-        Self { quorum, hold: share.hold().clone(), share: Some(share), guards }
+    pub fn new(quorum: Arc<Quorum>, share: GuardShare) -> Self {
+        if share.hold.over.is_cancelled() {
+            // It was lost just before, without a guard, and was reported as released.
+            let _ = share.hold.loss.set(Loss::Expired);
+        }
+        Self { quorum, share }
+    }
+
+    pub fn hold(&self) -> &Arc<QuorumHold> {
+        &self.share.hold
     }
 
     /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
+        let (quorum, hold) = (self.quorum.clone(), self.share.hold.clone());
         // Before anything is released: that ends the holds too.
-        let loss = self.hold.loss();
-        let until = self.quorum.forgotten_at(&self.hold);
-        let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
-        let releasing = pin!(release(&quorum, &hold, releases));
+        let (loss, until) = (hold.loss(), quorum.forgotten_at(&hold));
+        let releasing = pin!(release(&quorum, &hold, self.share.end()));
         let outcomes = quorum.drive(releasing).await.ok_or(UnlockError::RuntimeGone { until })?;
         match loss {
             Some(loss) => Err(UnlockError::Lost(loss)),
@@ -52,8 +52,7 @@ impl QuorumGuard {
 
     /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
-        let extend = |hold: Arc<Hold>| async move { handles::extend(&hold, lease).await };
-        let mut extending: FuturesUnordered<_> = self.hold.nodes.iter().map(|node| extend(node.hold.clone())).collect();
+        let mut extending: FuturesUnordered<_> = self.share.extends(lease).into_iter().collect();
         let (mut done, mut failed, mut other) = (0, Vec::new(), None);
         while let Some(outcome) = extending.next().await {
             match outcome {
@@ -61,74 +60,40 @@ impl QuorumGuard {
                 Err(ExtendError::Request(error)) => failed.push(error),
                 Err(error) => other = Some(error),
             }
-            if done >= self.hold.majority {
+            if done >= self.share.hold.majority {
                 // The others are not waited for.
                 self.quorum.nodes.context.spawn(async move { while extending.next().await.is_some() {} });
                 return Ok(());
             }
         }
-        let failed = TooFewAnswers::error(failed, done, self.hold.majority);
-        let loss = self.hold.loss().map(ExtendError::Lost);
+        let failed = TooFewAnswers::error(failed, done, self.share.hold.majority);
+        let loss = self.share.hold.loss().map(ExtendError::Lost);
         loss.or(failed.map(ExtendError::Request)).or(other).map_or(Ok(()), Err)
-    }
-
-    /// Its call has all that it wants.
-    pub fn complete(&mut self) {
-        self.guards.iter_mut().for_each(|node| node.guard.complete());
-        if self.hold.over.is_cancelled() {
-            // It was lost just before, without a guard, and was reported as released.
-            let _ = self.hold.loss.set(Loss::Expired);
-        }
     }
 
     /// Opens the hold's tracing span.
     pub fn show(&self) {
-        self.hold.holding.show(&self.hold.who(), self.hold.token);
-    }
-
-    /// From here on the guard is being released, even at nodes that were sent no request yet: a `close` finds no guard alive.
-    fn end(&mut self) -> Vec<NodeRelease> {
-        // Dropping the share compares the deadlines with the clock. Read it before that: a hold that ends in time there must
-        // not be late below.
-        let at = now();
-        self.share = None;
-        // Q7: the first node is released last.
-        let guards = std::mem::take(&mut self.guards).into_iter().rev();
-        let releases = guards.map(|mut node| (node.index, node.guard.end(at))).collect();
-        self.hold.look();
-        releases
+        let hold = self.hold();
+        hold.holding.show(&hold.who(), hold.token);
     }
 
     /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without
     /// servers that cannot be used when it is taken.
     pub fn servers(&self) -> Vec<usize> {
-        let is_mine = |index: usize| self.guards.iter().any(|node| node.index == index);
-        let valid = self.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
-        valid.filter(|index| is_mine(*index)).collect()
+        let valid = self.share.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
+        valid.filter(|index| self.share.is_at(*index)).collect()
     }
 }
-
-impl Drop for QuorumGuard {
-    fn drop(&mut self) {
-        if self.guards.is_empty() {
-            return;
-        }
-        let (quorum, hold, releases) = (self.quorum.clone(), self.hold.clone(), self.end());
-        self.quorum.nodes.context.spawn(async move { drop(release(&quorum, &hold, releases).await) });
-    }
-}
-
-/// The release on one node.
-type NodeRelease = (usize, Release);
 
 type ReleaseOutcome = Result<Unlocked, UnlockError>;
 
 /// Waits for each of them a short time, and for a majority as long as a release takes. What is dropped goes on in the
 /// background.
-async fn release(quorum: &Quorum, hold: &QuorumHold, releases: Vec<NodeRelease>) -> Vec<ReleaseOutcome> {
+async fn release(quorum: &Quorum, hold: &QuorumHold, guards: Vec<NodeGuard>) -> Vec<ReleaseOutcome> {
     let (open, waited_for) = (FuturesUnordered::new(), BTreeSet::new());
     let mut releasing = Releasing { quorum, keys: &hold.entry.keys, open, waited_for, outcomes: Vec::new() };
-    releasing.begin(releases);
+    releasing.begin(guards);
+    hold.look();
     releasing.answers(hold.majority).await;
     releasing.outcomes
 }
@@ -144,13 +109,14 @@ struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    fn begin(&mut self, releases: Vec<NodeRelease>) {
-        for (index, release) in releases {
+    fn begin(&mut self, guards: Vec<NodeGuard>) {
+        // Q7: the first node is released last.
+        for NodeGuard { index, guard } in guards.into_iter().rev() {
             // It waits for a server that is down only while a majority is missing: that server may be back in a moment.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
             }
-            self.open.push(async move { (index, release.run().await) }.boxed());
+            self.open.push(async move { (index, guard.unlock().await) }.boxed());
         }
         // A release begins when it is polled.
         while let Some(Some(answer)) = self.open.next().now_or_never() {

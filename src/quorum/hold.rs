@@ -1,18 +1,21 @@
 //! The hold of an owner on a majority.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use fairlock_proto::slab::{Id, Slab};
 use tokio_util::sync::CancellationToken;
 
 use super::nodes::Nodes;
+use crate::driver::guard::DrivenGuard;
+use crate::driver::hold::DrivenHold;
+use crate::engine::detached::ExtendError;
 use crate::engine::error::{Ended, Loss};
-use crate::engine::guard::EngineGuard;
-use crate::engine::hold::Hold;
 use crate::engine::observe::{Holding, Lost, Who};
 use crate::engine::owners::OwnerEntry;
 use crate::store::clock::now;
+use crate::sync::Mutex;
 
 /// One owner at one lock.
 pub type Entry = OwnerEntry<QuorumHold>;
@@ -21,7 +24,7 @@ pub type Entry = OwnerEntry<QuorumHold>;
 pub struct NodeHold {
     /// The node.
     pub index: usize,
-    pub hold: Arc<Hold>,
+    pub hold: Arc<DrivenHold>,
 }
 
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
@@ -40,52 +43,95 @@ pub struct QuorumHold {
     pub all: Arc<Nodes>,
     /// The holds that count, in the order of the nodes. None is added later (Q10).
     pub nodes: Vec<NodeHold>,
-    /// Guards alive.
-    pub shares: AtomicUsize,
+    /// The longest lease that its servers were asked for, in milliseconds.
+    pub longest_lease: AtomicU64,
+    /// What each guard has at the nodes. Empty when it was lost.
+    pub guards: Mutex<Slab<Vec<NodeGuard>>>,
     /// Cancelled when it has ended: it is lost, or a majority of its nodes has confirmed the release.
     pub over: CancellationToken,
     /// Set once: a loss is final, whatever a node answers later.
     pub loss: OnceLock<Loss>,
 }
 
-/// One guard's share of a hold. Dropped before the per-node guards, so that releasing those is not reported as a loss.
-pub struct GuardShare(Arc<QuorumHold>);
+/// A guard on one node.
+pub struct NodeGuard {
+    pub index: usize,
+    pub guard: DrivenGuard,
+}
+
+/// One guard's share of a hold. Dropped, it is released in the background.
+pub struct GuardShare {
+    pub hold: Arc<QuorumHold>,
+    id: Id,
+}
 
 impl GuardShare {
     /// The first share of a hold that has just been formed.
-    pub fn first(hold: Arc<QuorumHold>) -> Self {
-        Self(hold)
+    pub fn first(hold: Arc<QuorumHold>, guards: Vec<NodeGuard>) -> Self {
+        let id = hold.guards.lock().insert(guards);
+        Self { hold, id }
     }
 
-    /// One more. `None`: the last one is gone, and the hold is being released.
-    pub fn of(hold: Arc<QuorumHold>) -> Option<Self> {
-        let more = |shares| if shares == 0 { None } else { Some(shares + 1) };
-        hold.shares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        // Made only if it was counted, since dropping it counts it out.
-        Some(Self(hold))
+    /// One more. An error: the last one is gone, and the hold is being released.
+    pub fn of(hold: Arc<QuorumHold>, guards: Vec<NodeGuard>) -> Result<Self, Vec<NodeGuard>> {
+        let id = {
+            let mut shares = hold.guards.lock();
+            if shares.is_empty() {
+                return Err(guards);
+            }
+            shares.insert(guards)
+        };
+        Ok(Self { hold, id })
     }
 
-    pub fn hold(&self) -> &Arc<QuorumHold> {
-        &self.0
+    /// Whether it has a guard on this node.
+    pub fn is_at(&self, index: usize) -> bool {
+        self.hold.guards.lock().get(self.id).is_some_and(|guards| guards.iter().any(|node| node.index == index))
+    }
+
+    /// A new lease at each node that has it.
+    pub fn extends(&self, lease: Duration) -> Vec<impl Future<Output = Result<(), ExtendError>> + Send + use<>> {
+        self.hold.longest_lease.fetch_max(whole_millis(lease), Ordering::Relaxed);
+        let guards = self.hold.guards.lock();
+        guards.get(self.id).into_iter().flatten().map(|node| node.guard.extend(lease)).collect()
+    }
+
+    /// It does not count any more. Returns what it has at the nodes, for its release.
+    pub fn end(&mut self) -> Vec<NodeGuard> {
+        let hold = &self.hold;
+        // Before it is released: that ends the holds too.
+        let loss = hold.loss();
+        let (guards, is_last) = {
+            let mut shares = hold.guards.lock();
+            let Some(guards) = shares.remove(self.id) else { return Vec::new() };
+            (guards, shares.is_empty())
+        };
+        match loss {
+            _ if !is_last => {}
+            Some(loss) => hold.tell_of_loss(loss),
+            None => hold.holding.freed(&hold.who(), hold.token, || hold.held_for()),
+        }
+        guards
     }
 }
 
 impl Drop for GuardShare {
     fn drop(&mut self) {
-        let hold = &self.0;
-        // Before it is released: that ends the holds too.
-        let loss = hold.loss();
-        if hold.shares.fetch_sub(1, Ordering::Relaxed) > 1 {
-            return;
-        }
-        match loss {
-            Some(loss) => hold.tell_of_loss(loss),
-            None => hold.holding.freed(&hold.who(), hold.token, || hold.held_for()),
-        }
+        // Q7: the first node is released last.
+        self.end().into_iter().rev().for_each(drop);
+        self.hold.look();
     }
 }
 
+pub fn whole_millis(lease: Duration) -> u64 {
+    u64::try_from(lease.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl QuorumHold {
+    pub fn longest_lease(&self) -> Duration {
+        Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
+    }
+
     /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
     pub fn valid_for(&self) -> Duration {
         let counting = self.nodes.iter().filter(|node| self.counts(node));
@@ -121,7 +167,7 @@ impl QuorumHold {
         }
         let (mut left, mut losses, mut lost) = (0, 0, None);
         for node in &self.nodes {
-            match node.hold.ended() {
+            match node.hold.end() {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
                 None if self.counts(node) => left += 1,
@@ -146,7 +192,7 @@ impl QuorumHold {
 
     /// Whether no guard is left.
     pub fn is_given_back(&self) -> bool {
-        self.shares.load(Ordering::Relaxed) == 0
+        self.guards.lock().is_empty()
     }
 
     /// How it has ended, if it has. At the deadline of a majority it has, whether it is noticed or not.
@@ -175,27 +221,23 @@ impl QuorumHold {
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
             // No call enters what has ended, also if it has a share already. Where one was lost, the others decide.
-            let is_released = |node: &&NodeHold| matches!(node.hold.ended(), Some(Ended::Freed | Ended::Detached));
+            let is_released = |node: &&NodeHold| matches!(node.hold.end(), Some(Ended::Freed | Ended::Detached));
             if self.nodes.iter().filter(is_released).count() >= self.majority {
                 self.over.cancel();
             }
             return;
         };
         self.over.cancel();
-        // Otherwise the watchdog would renew what is left as long as the guard lives, and no other call would get past
-        // it.
-        self.nodes.iter().for_each(|node| node.hold.lose(loss));
+        // Otherwise what is left would be renewed as long as the guard lives, and no other call would get past it. Dropped when
+        // the mutex is free.
+        let left: Vec<_> = self.guards.lock().iter_mut().flat_map(std::mem::take).collect();
+        drop(left);
         self.tell_of_loss(loss);
     }
 
     /// Guards alive.
     pub fn live(&self) -> u32 {
-        u32::try_from(self.shares.load(Ordering::Relaxed)).unwrap_or(u32::MAX)
-    }
-
-    /// The call that wants this lock and others is polled.
-    pub fn keep(&self) {
-        self.nodes.iter().for_each(|node| node.hold.keep());
+        u32::try_from(self.guards.lock().len()).unwrap_or(u32::MAX)
     }
 
     /// The hold, for its log lines.
@@ -214,10 +256,4 @@ impl QuorumHold {
             if loss == Loss::Closed { lost.debug() } else { lost.warn() }
         }
     }
-}
-
-/// A guard on one node.
-pub struct NodeGuard {
-    pub index: usize,
-    pub guard: EngineGuard,
 }

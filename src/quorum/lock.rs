@@ -2,14 +2,17 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock_proto::keys::{Keys, Kind, Share};
 
-use super::acquire::{ErrorsMet, Gathering, Taken};
+use super::acquire::{ErrorsMet, Gathering};
 use super::context::Quorum;
 use super::guard::QuorumGuard;
-use crate::engine::Engine;
+use super::hold::GuardShare;
+use crate::driver::client::Client;
+use crate::driver::lock::DrivenLock;
+use crate::driver::task::{RuntimeGone, carry_out};
 use crate::engine::error::LockError;
 use crate::engine::last_answer::too_late;
 use crate::engine::lock::{Caller, EngineLock, within};
@@ -21,34 +24,26 @@ use crate::store::clock::{is_over, now};
 pub struct QuorumLock {
     quorum: Arc<Quorum>,
     keys: Arc<Keys>,
-    locks: Arc<[EngineLock]>,
-    /// Whether it is one of the names that a call takes together.
-    is_part: bool,
+    locks: Arc<[DrivenLock]>,
     metrics: LockMetrics,
 }
 
 impl QuorumLock {
     pub fn new(quorum: Arc<Quorum>, name: &str) -> Self {
-        // The partial holds of a call are kept only while it is polled (P6).
-        let part = |engine: &Arc<Engine>| EngineLock::new(Kind::Lock, Share::LOCK, engine.clone(), name).as_part();
-        let locks = quorum.nodes.engines().iter().map(part).collect();
+        let part = |client: &Arc<Client>| DrivenLock::of(Kind::Lock, Share::LOCK, client.clone(), name);
+        let locks = quorum.nodes.clients().map(part).collect();
         let metrics = quorum.metrics.of_lock(name);
         let keys = Arc::new(Keys::new(&quorum.nodes.context.options().prefix, name));
-        Self { quorum, keys, locks, is_part: false, metrics }
+        Self { quorum, keys, locks, metrics }
     }
 
     /// The lock at each server.
-    pub fn each(&self) -> &[EngineLock] {
+    pub fn each(&self) -> &[DrivenLock] {
         &self.locks
     }
 
     pub fn with_each(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
-        Self { locks: self.locks.iter().map(change).collect(), ..self.clone() }
-    }
-
-    /// The same lock as one of several that a call takes together.
-    pub fn as_part(&self) -> Self {
-        Self { is_part: true, ..self.clone() }
+        Self { locks: self.locks.iter().map(|lock| lock.changed(&change)).collect(), ..self.clone() }
     }
 
     /// The server that this one is, by another address.
@@ -58,7 +53,7 @@ impl QuorumLock {
 
     /// Whether it can be had at all, by its name, lease and label.
     pub fn check(&self) -> Result<(), LockError> {
-        let checked = self.locks.iter().try_for_each(EngineLock::valid);
+        let checked = self.locks.iter().try_for_each(|lock| lock.lock.valid());
         checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
     }
 
@@ -67,27 +62,20 @@ impl QuorumLock {
         &self,
         caller: Caller,
         wait: bool,
-        limit: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<Option<QuorumGuard>, LockError> {
         self.check()?;
-        let told = ErrorsMet::default();
-        let asking = self.asking(caller, &told);
+        // A time-out that is too long to be added is as good as none.
+        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
+        let asking = Arc::new(self.asking(caller));
         let told_of = ObservedCall::begin((asking.who(), caller.began), &self.metrics);
-        let calling = pin!(async {
-            tokio::select! {
-                // In this order: a closed client has no usable server, and the call would wait for one.
-                biased;
-                ended = self.quorum.ended() => Err(ended),
-                outcome = self.in_time(&asking, wait, limit) => outcome,
-            }
-        });
-        let outcome = told_of.drive(calling).await;
+        let outcome = told_of.drive(pin!(call(asking.clone(), wait, limit))).await;
         match &outcome {
             Ok(Some(guard)) => {
                 if told_of.is_told() {
                     guard.show();
                 }
-                told_of.acquired(guard.hold.token, || told.is_of_others());
+                told_of.acquired(guard.hold().token, || asking.told.is_of_others());
             }
             Ok(None) => told_of.busy(),
             Err(error) => told_of.failed(error),
@@ -95,59 +83,68 @@ impl QuorumLock {
         outcome
     }
 
-    fn asking<'a>(&'a self, caller: Caller, told: &'a ErrorsMet) -> Gathering<'a> {
-        let Self { quorum, locks, metrics, .. } = self;
+    fn asking(&self, caller: Caller) -> Gathering {
+        let Self { quorum, locks, metrics, .. } = self.clone();
         let client = &quorum.nodes.context.runner.client.id;
         let entry = quorum.owners.entry(&self.keys, caller.owner, client);
-        Gathering { quorum, locks, caller, entry, told, metrics }
+        Gathering { quorum, locks, caller, entry, told: ErrorsMet::default(), metrics }
     }
+}
 
-    /// Runs the call for at most this long.
-    async fn in_time(
-        &self,
-        asking: &Gathering<'_>,
-        wait: bool,
-        limit: Option<Duration>,
-    ) -> Result<Option<QuorumGuard>, LockError> {
-        let limit = limit.map(|limit| now() + limit);
-        // Nothing is asked then, as at one server.
-        if is_over(limit) {
-            return Err(too_late().await);
-        }
-        // Kept until it is known how far it was.
-        let mut call = pin!(async { if wait { self.wait(asking).await.map(Some) } else { self.take(asking).await } });
-        let taken = within(limit, call.as_mut()).await;
-        let Some(taken) = taken.unwrap_or_else(|| Err(asking.out_of_time()))? else { return Ok(None) };
-        let mut guard = QuorumGuard::new(self.quorum.clone(), taken);
-        if !self.is_part {
-            guard.complete();
-        }
-        Ok(Some(guard))
+/// Has a task of the client make the call.
+async fn call(asking: Arc<Gathering>, wait: bool, limit: Option<Instant>) -> Result<Option<QuorumGuard>, LockError> {
+    // Nothing is asked then, as at one server.
+    if is_over(limit) {
+        return Err(too_late().await);
     }
+    let context = asking.quorum.nodes.context.clone();
+    let calling = carry_out(&context, || in_time(asking.clone(), wait, limit));
+    // A caller of another runtime keeps its limit itself: that of the client may rest.
+    match within(limit.filter(|_| context.is_elsewhere()), calling).await {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(RuntimeGone)) if context.closing.is_cancelled() => Err(LockError::Closed),
+        Some(Err(RuntimeGone)) => Err(LockError::RuntimeGone),
+        None => Err(asking.out_of_time()),
+    }
+}
 
-    async fn wait(&self, asking: &Gathering<'_>) -> Result<Taken, LockError> {
+/// Runs the call until its limit.
+async fn in_time(asking: Arc<Gathering>, wait: bool, limit: Option<Instant>) -> Result<Option<QuorumGuard>, LockError> {
+    // Kept until it is known how far it was.
+    let mut call = pin!(async { if wait { asking.lock().await.map(Some) } else { asking.try_lock().await } });
+    let taken = tokio::select! {
+        // In this order: a closed client has no usable server, and the call would wait for one.
+        biased;
+        ended = asking.quorum.ended() => Err(ended),
+        taken = within(limit, call.as_mut()) => taken.unwrap_or_else(|| Err(asking.out_of_time())),
+    };
+    Ok(taken?.map(|share| QuorumGuard::new(asking.quorum.clone(), share)))
+}
+
+impl Gathering {
+    async fn lock(&self) -> Result<GuardShare, LockError> {
         // A second branch of the scope waits for the first one, and re-enters.
-        let _turn = asking.turn().await;
+        let _turn = self.turn().await;
         let mut backoff = self.quorum.nodes.context.backoff();
-        while let Some(hold) = asking.held() {
-            if let Some(taken) = asking.reenter(&hold).await? {
+        while let Some(hold) = self.held() {
+            if let Some(taken) = self.reenter(&hold).await? {
                 return Ok(taken);
             }
             backoff.pause().await;
         }
-        asking.wait().await
+        self.wait().await
     }
 
-    async fn take(&self, asking: &Gathering<'_>) -> Result<Option<Taken>, LockError> {
-        let Some(_turn) = asking.turn_in_time().await? else { return Ok(None) };
-        while let Some(hold) = asking.held() {
-            if let Some(taken) = asking.reenter(&hold).await? {
+    async fn try_lock(&self) -> Result<Option<GuardShare>, LockError> {
+        let Some(_turn) = self.turn_in_time().await? else { return Ok(None) };
+        while let Some(hold) = self.held() {
+            if let Some(taken) = self.reenter(&hold).await? {
                 return Ok(Some(taken));
             }
             if !hold.is_given_back() {
-                return Err(asking.unreachable());
+                return Err(self.unreachable());
             }
         }
-        asking.take().await
+        self.take().await
     }
 }

@@ -5,12 +5,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fairlock_proto::keys::Keys;
+use fairlock_proto::question::Question;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::engine::Engine;
+use crate::driver::client::Client;
+use crate::driver::lock::ask_once;
 use crate::engine::context::Context;
-use crate::engine::requests;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, Fault, RefusalKind, RequestError};
 use crate::store::options::OptionsError;
@@ -24,11 +25,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// One server.
 pub struct QuorumNode {
-    pub engine: Arc<Engine>,
+    pub client: Arc<Client>,
     /// For messages.
     pub address: String,
-    /// It did not answer in time, or refuses everything, and has answered nothing since.
-    silent: AtomicBool,
+    /// Why it is skipped: it did not answer in time, or refuses everything, and has answered nothing since.
+    silent: Mutex<Option<Cause>>,
     /// The server that is no other node under another address. Its name may lead to another server later.
     distinct: Mutex<Option<String>>,
     /// It is one, and that was logged.
@@ -40,7 +41,6 @@ pub struct QuorumNode {
 /// All servers, in the order that all clients have (Q1).
 pub struct Nodes {
     pub all: Vec<QuorumNode>,
-    engines: Vec<Arc<Engine>>,
     /// That of the first one. All have the same options and owners, and are closed together.
     pub context: Arc<Context>,
     /// How long a request may take before its node is skipped.
@@ -59,15 +59,19 @@ struct NodeWatch {
 }
 
 impl QuorumNode {
-    fn new(engine: Arc<Engine>) -> Self {
-        let address = engine.context.options().address.clone();
-        let [silent, is_told_of] = [const { AtomicBool::new(false) }; 2];
-        Self { engine, address, silent, distinct: Mutex::default(), is_told_of, lost: Notify::new() }
+    fn new(client: Arc<Client>) -> Self {
+        let address = client.driver().context().options().address.clone();
+        let (silent, distinct, lost) = Default::default();
+        Self { client, address, silent, distinct, is_told_of: AtomicBool::new(false), lost }
+    }
+
+    fn context(&self) -> &Context {
+        self.client.driver().context()
     }
 
     /// The identity of the server, once connected. `None` if the user has no right to ask for it.
     fn server_id(&self) -> Option<String> {
-        self.engine.context.runner.server_id()
+        self.context().runner.server_id()
     }
 
     /// Whether it was found to be no other node.
@@ -77,23 +81,18 @@ impl QuorumNode {
 
     /// Whether it is connected, answers, and grants.
     fn is_usable(&self) -> bool {
-        let runner = &self.engine.context.runner;
+        let runner = &self.context().runner;
         // A single server, so that the key does not matter.
-        runner.is_connected("") && !runner.is_frozen("") && !self.silent.load(Ordering::Relaxed)
-    }
-
-    /// Why it did not answer within that time.
-    fn why_silent(&self, limit: Duration) -> Cause {
-        let refusal = self.engine.context.runner.refusal("");
-        refusal.map_or_else(|| Arc::new(Fault::NoAnswer(limit)) as Cause, |refusal| Arc::new(refusal))
+        runner.is_connected("") && !runner.is_frozen("") && self.silent.lock().is_none()
     }
 }
 
 impl Nodes {
     /// Refuses two that are one server: it would count twice, and its loss would be that of two.
-    pub fn new(engines: Vec<Arc<Engine>>, node_timeout: Duration) -> Result<Self, ConnectError> {
-        let context = engines.first().map(|engine| engine.context.clone()).ok_or(OptionsError::TooFewServers(0))?;
-        let all: Vec<_> = engines.iter().cloned().map(QuorumNode::new).collect();
+    pub fn new(clients: Vec<Arc<Client>>, node_timeout: Duration) -> Result<Self, ConnectError> {
+        let first = clients.first().ok_or(OptionsError::TooFewServers(0))?;
+        let context = first.driver().context().clone();
+        let all: Vec<_> = clients.into_iter().map(QuorumNode::new).collect();
         let id = QuorumNode::server_id;
         for (index, node) in all.iter().enumerate() {
             let same =
@@ -103,11 +102,11 @@ impl Nodes {
             }
         }
         let (changed, watch, comparing) = Default::default();
-        Ok(Self { all, engines, context, node_timeout, changed, watch, comparing })
+        Ok(Self { all, context, node_timeout, changed, watch, comparing })
     }
 
-    pub fn engines(&self) -> &[Arc<Engine>] {
-        &self.engines
+    pub fn clients(&self) -> impl Iterator<Item = &Arc<Client>> {
+        self.all.iter().map(|node| &node.client)
     }
 
     /// How many have to count.
@@ -123,7 +122,7 @@ impl Nodes {
     /// not take it (Q3).
     pub fn token_now(&self, indices: &[usize]) -> u64 {
         let nodes = indices.iter().filter_map(|index| self.all.get(*index));
-        let clocks = nodes.map(|node| node.engine.context.runner.server_micros(""));
+        let clocks = nodes.map(|node| node.client.driver().server_micros());
         clocks.max().and_then(|micros| u64::try_from(micros).ok()).unwrap_or(0)
     }
 
@@ -133,16 +132,15 @@ impl Nodes {
 
     /// Why the first node that the client skips does not serve.
     pub fn why_skipped(&self) -> Option<Cause> {
-        let is_skipped = |node: &&QuorumNode| !node.is_usable() && !node.engine.context.runner.is_frozen("");
+        let is_skipped = |node: &&QuorumNode| !node.is_usable() && !node.context().runner.is_frozen("");
         let node = self.all.iter().find(is_skipped)?;
-        let runner = &node.engine.context.runner;
-        let is_connected = runner.is_connected("");
-        Some(if is_connected { node.why_silent(self.node_timeout) } else { runner.why_no_answer("") })
+        let silent = node.silent.lock().clone().filter(|_| node.context().runner.is_connected(""));
+        Some(silent.unwrap_or_else(|| node.context().runner.why_no_answer("")))
     }
 
     /// For how much longer each frozen node grants nothing.
     pub fn frozen_for(&self) -> Vec<Duration> {
-        let runners = self.all.iter().map(|node| &node.engine.context.runner);
+        let runners = self.all.iter().map(|node| &node.context().runner);
         runners.filter(|runner| runner.is_connected("")).filter_map(|runner| runner.frozen_for("")).collect()
     }
 
@@ -195,19 +193,23 @@ impl Nodes {
         }
     }
 
-    /// The node did not answer in time. It is skipped until it has answered a probe (Q10). Returns why.
-    pub fn suspect(self: &Arc<Self>, index: usize, keys: &Arc<Keys>) -> Option<Cause> {
-        let node = self.all.get(index)?;
-        let cause = node.why_silent(self.node_timeout);
-        if !node.silent.swap(true, Ordering::Relaxed) {
+    /// The node did not answer in time. It is skipped until it has answered a probe (Q10).
+    pub fn suspect(self: &Arc<Self>, index: usize, keys: &Arc<Keys>, cause: Cause) {
+        let Some(node) = self.all.get(index) else { return };
+        let before = node.silent.lock().replace(cause.clone());
+        if before.is_none() {
             node.lost.notify_waiters();
             self.changed.notify_waiters();
             let asking = ask_until_it_serves(Arc::downgrade(self), index, keys.clone());
-            node.engine.context.spawn(asking);
+            node.context().spawn(asking);
             // Last, here and below: the log is the user's, and may panic.
             tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is skipped until it serves again");
         }
-        Some(cause)
+    }
+
+    /// Why a node has no answer that had this long.
+    pub fn no_answer(&self) -> Cause {
+        Arc::new(Fault::NoAnswer(self.node_timeout))
     }
 
     /// While a call waits. `keys`: of a lock, for the probes.
@@ -241,18 +243,21 @@ impl Nodes {
     }
 
     fn is_over(&self) -> bool {
-        self.all.iter().any(|node| node.engine.context.over.is_cancelled())
+        self.all.iter().any(|node| node.context().over.is_cancelled())
     }
 
     /// Probes a node, and skips it if it does not serve.
     pub fn doubt(self: &Arc<Self>, index: usize, keys: &Arc<Keys>) {
         let Some(node) = self.all.get(index) else { return };
-        let (nodes, keys, context) = (self.clone(), keys.clone(), node.engine.context.clone());
-        node.engine.context.spawn(async move {
-            let outcome = timeout(nodes.node_timeout, requests::probe(&context, &keys)).await;
-            // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
-            if outcome.is_err() || outcome.is_ok_and(|outcome| is_refused(&outcome)) {
-                nodes.suspect(index, &keys);
+        let (nodes, keys, client) = (self.clone(), keys.clone(), node.client.clone());
+        node.context().spawn(async move {
+            match timeout(nodes.node_timeout, ask_once(&client, &keys, Question::Probe)).await {
+                Err(_) => nodes.suspect(index, &keys, nodes.no_answer()),
+                // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
+                Ok(Err(RequestError::Refused(refusal))) if refusal.kind() == RefusalKind::Passing => {
+                    nodes.suspect(index, &keys, Arc::new(refusal));
+                }
+                Ok(_) => {}
             }
         });
     }
@@ -269,14 +274,14 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, keys: Arc<Keys>) 
         // Not kept during the pause: the last client may be dropped while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
-        let outcome = requests::probe(&node.engine.context, &keys).await;
+        let outcome = ask_once(&node.client, &keys, Question::Probe).await.map(drop);
         if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
             return;
         }
         // Without an answer it took an operation time-out, as a rule.
         let is_silent = matches!(outcome, Err(RequestError::NotSent(_) | RequestError::Unanswered(_)));
         if !is_silent && !is_refused(&outcome) {
-            node.silent.store(false, Ordering::Relaxed);
+            let _before = node.silent.lock().take();
             nodes.changed.notify_waiters();
             tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");
             return;

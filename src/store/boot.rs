@@ -21,7 +21,6 @@ pub struct Boot {
     /// The server's last answer.
     frozen_until: AtomicU64,
     /// The answer that the listener knows.
-    #[cfg(feature = "_machine")]
     told: AtomicU64,
 }
 
@@ -30,24 +29,15 @@ impl Boot {
     pub fn new(options: &Options) -> Option<Self> {
         let freeze = options.freeze()?;
         let key = keys::boot(&options.prefix);
-        Some(Self {
-            key,
-            freeze,
-            said: AtomicU64::new(0),
-            frozen_until: AtomicU64::new(0),
-            #[cfg(feature = "_machine")]
-            told: AtomicU64::new(0),
-        })
+        Some(Self { key, freeze, said: AtomicU64::new(0), frozen_until: AtomicU64::new(0), told: AtomicU64::new(0) })
     }
 
     /// Whether another freeze has begun since the last [`tell`](Self::tell).
-    #[cfg(feature = "_machine")]
     pub fn has_news(&self) -> bool {
         self.frozen_until() != self.told.load(Ordering::Relaxed)
     }
 
     /// [`frozen_until`](Self::frozen_until), which the listener knows from now on.
-    #[cfg(feature = "_machine")]
     pub fn tell(&self) -> u64 {
         let frozen_until = self.frozen_until();
         self.told.store(frozen_until, Ordering::Relaxed);

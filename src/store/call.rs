@@ -1,18 +1,14 @@
 //! A command on its way.
 
-#[cfg(feature = "_machine")]
 use std::task::{Context, Poll};
 
 use fairlock_proto::command::Command;
-#[cfg(feature = "_machine")]
 use fairlock_proto::reply::ScriptReply;
 
 use super::admission::Priority;
-#[cfg(feature = "_machine")]
 use super::error::RequestError;
 
 /// Brings one request after the other to a server, with as little as that takes.
-#[cfg(feature = "_machine")]
 pub trait Post: Send {
     /// Whether it took the request: else it takes [`Store::run_at`](super::Store::run_at). So it does after a refusal that
     /// [`is_for_the_long_way`](super::error::Refusal::is_for_the_long_way).
@@ -22,7 +18,6 @@ pub trait Post: Send {
 }
 
 /// The server that ran a request.
-#[cfg(feature = "_machine")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Answerer {
     /// The one that the request was sent to.

@@ -98,12 +98,10 @@ impl Connection {
     }
 
     /// The EVALSHA of a script that the server knows.
-    #[cfg(feature = "_machine")]
     pub fn command_by_sha1(&self, known: &KnownScripts, call: Call<'_>, request: u64) -> Option<redis::Cmd> {
         self.first_command(known, call, request).1
     }
 
-    #[cfg(feature = "_machine")]
     pub async fn evaluate_command(&self, command: &redis::Cmd) -> Result<ScriptReply, RequestError> {
         self.read(self.send(command).await?)
     }

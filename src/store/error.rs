@@ -118,7 +118,6 @@ impl Refusal {
     }
 
     /// The server has not the script of the request, or not the record of its start, or not the keys. Nothing was run.
-    #[cfg(feature = "_machine")]
     pub(crate) fn is_for_the_long_way(&self) -> bool {
         self.code == "NOSCRIPT" || self.lacks_boot() || self.is_of_a_slot()
     }

@@ -45,7 +45,6 @@ use tokio::sync::watch;
 
 pub use admission::Priority;
 use call::Call;
-#[cfg(feature = "_machine")]
 use call::Post;
 use cluster::identity::Masters;
 use cluster::slots::{SlotMap, slot_of};
@@ -68,17 +67,14 @@ pub trait Store: Send + Sync + 'static {
     fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
     /// Runs a script at the server of this seat. Where the keys have moved, the request fails and the listener hears of the
     /// move: it asks anew.
-    #[cfg(feature = "_machine")]
     fn run_at<'a>(&'a self, _seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.run(call, request)
     }
     /// A post to the server of this seat. `None`: it takes [`run_at`](Self::run_at).
-    #[cfg(feature = "_machine")]
     fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         None
     }
     /// The seat of the server that has this slot now. A single one has all of them.
-    #[cfg(feature = "_machine")]
     fn seat_of(&self, _slot: u16) -> Option<u16> {
         Some(0)
     }
@@ -90,7 +86,6 @@ pub trait Store: Send + Sync + 'static {
     fn changes(&self) -> watch::Receiver<()>;
     fn close(&self);
     /// Whether it has a server for each slot of the keys.
-    #[cfg(feature = "_machine")]
     fn is_cluster(&self) -> bool {
         false
     }
@@ -147,7 +142,6 @@ impl ServedKeys {
     }
 
     /// That of the server: a single one has 0.
-    #[cfg(feature = "_machine")]
     pub fn seat(&self) -> u16 {
         match self {
             Self::All => 0,

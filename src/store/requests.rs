@@ -10,7 +10,6 @@ use fairlock_proto::requests::give::{Gave, Give};
 use fairlock_proto::requests::inspect::{Inspect, Inspected};
 use fairlock_proto::requests::leave::{Leave, Left};
 use fairlock_proto::requests::poll::{Poll, Polled};
-use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::{Release, Released};
 use fairlock_proto::requests::renew::{Renew, Renewed};
 use fairlock_proto::requests::set_limit::{LimitSet, SetLimit};
@@ -81,11 +80,6 @@ impl Runner {
     pub async fn leave(&self, leave: &Leave) -> Outcome<Left> {
         // Early: what is left behind keeps others waiting (P5).
         self.send(leave, Priority::Cleanup, None).await
-    }
-
-    pub async fn raise(&self, raise: &Raise) -> Outcome<Raised> {
-        // Urgent: the lock is held meanwhile, and others wait for it.
-        self.send(raise, Priority::Urgent, None).await
     }
 
     pub async fn inspect(&self, inspect: &Inspect) -> Outcome<Inspected> {

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "_machine")]
 use fairlock_proto::effect::Request;
-#[cfg(feature = "_machine")]
 use fairlock_proto::event::{Reply, RequestId};
 use fairlock_proto::keys;
 use fairlock_proto::reply::{Decode, Fields, Head, Malformed, ScriptReply};
@@ -18,14 +16,12 @@ use tokio::time::timeout_at;
 use super::admission::InFlight;
 use super::boot::Boot;
 use super::call::Call;
-#[cfg(feature = "_machine")]
 use super::call::{Answerer, Post};
 use super::clock::{ServerClock, is_over, millis, now};
 use super::error::{Cause, Fault, Refusal, RequestError};
 use super::options::Options;
 use super::server::{Server, Told};
 use super::{Priority, Ran, Store};
-#[cfg(feature = "_machine")]
 use crate::metrics::RequestMetrics;
 
 /// A reply, with the instant before its request was sent.
@@ -81,11 +77,6 @@ impl Runner {
 
     pub fn server_id(&self) -> Option<String> {
         self.store.server(0).and_then(Server::server_id)
-    }
-
-    /// The server's clock now, in microseconds, or a little more.
-    pub fn server_micros(&self, lock_key: &str) -> i64 {
-        self.clock(lock_key).map_or(0, |clock| clock.micros_at(now()))
     }
 
     /// When a call that begins now, and waits for nothing but its answer, is out of time.
@@ -168,11 +159,6 @@ impl Runner {
         Ok(server)
     }
 
-    /// The refusal with which the server of this lock answers everything now.
-    pub fn refusal(&self, lock_key: &str) -> Option<Refusal> {
-        self.store.serving(lock_key).and_then(|server| server.admission().refusal())
-    }
-
     /// Why a request for this lock has no answer, if it has not failed.
     pub fn why_no_answer(&self, lock_key: &str) -> Cause {
         let server = self.store.serving(lock_key).filter(|server| server.is_ready(Priority::Normal));
@@ -229,14 +215,12 @@ impl Runner {
     }
 
     /// Whether this post took the request. Without a limit, a gate or a time-out: who asks has its own.
-    #[cfg(feature = "_machine")]
     pub fn hand_over(&self, request: &Request, number: u64, post: &mut dyn Post) -> bool {
         let command = || request.command(&self.client);
         post.take(Call::new(&command, &request.keys().lock, Priority::Urgent), number)
     }
 
     /// Sends a request that no post takes.
-    #[cfg(feature = "_machine")]
     pub async fn send_the_long_way(
         &self,
         request: &Request,
@@ -250,7 +234,6 @@ impl Runner {
     }
 
     /// Reads what came of it.
-    #[cfg(feature = "_machine")]
     pub fn end(
         &self,
         observed: &RequestMetrics,
@@ -326,7 +309,6 @@ fn decode<T: Decode>(
     Ok(Answer { sent, body: T::decode(head.status, &mut fields)?, server_ms: head.server_ms() })
 }
 
-#[cfg(feature = "_machine")]
 fn read(number: u64, request: &Request, reply: &ScriptReply, answerer: Answerer) -> Result<Reply, Malformed> {
     let (head, mut fields) = head_of(number, reply)?;
     let has_clock = head.seconds > 0 && answerer == Answerer::Asked;

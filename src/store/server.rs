@@ -18,7 +18,6 @@ pub trait Server: Send + Sync + 'static {
     /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
     fn ready(&self, priority: Priority) -> BoxFuture<'_, Result<(), RequestError>>;
     /// Has it connected, if it is not.
-    #[cfg(feature = "_machine")]
     fn want(&self);
     /// Why there is no connection.
     fn fault(&self) -> Cause;

@@ -1,6 +1,5 @@
 //! A mutex without poisoning.
 
-#[cfg(feature = "_machine")]
 pub use std::sync::atomic;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -15,7 +14,6 @@ impl<T> Mutex<T> {
     }
 
     /// `None`: another thread has it.
-    #[cfg(feature = "_machine")]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -75,7 +75,11 @@ impl Releasing {
         };
         let (ended, outcome) = match is_freed {
             true => (Ended::Freed, Ok(Unlocked::Freed)),
-            false => (Ended::Lost(Loss::Gone), Err(UnlockError::Lost(Loss::Gone))),
+            false => {
+                // The message about a forced end has come before this answer.
+                let loss = if who.revoked >= self.hold.token { Loss::Forced } else { Loss::Gone };
+                (Ended::Lost(loss), Err(UnlockError::Lost(loss)))
+            }
         };
         if !is_freed {
             // What was freed had another token: a late copy of the acquire had taken the lock again (R11).

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::slots::slot_of;
 use super::table::Table;
 use crate::store::call::Call;
-#[cfg(feature = "_machine")]
 use crate::store::call::Post;
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
@@ -118,14 +117,12 @@ impl<W: Wire> Router<W> {
     }
 
     /// Runs it at the server of this seat. Where its slot has gone is the listener's to know: it asks anew there.
-    #[cfg(feature = "_machine")]
     async fn find_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.ask(seat, call, request).await?;
         if is_lost_elsewhere(&ran, self.table.seat(seat)) { self.ask(seat, call, request).await } else { Ok(ran) }
     }
 
     /// Goes on only to a node that is about to get the slot.
-    #[cfg(feature = "_machine")]
     async fn ask<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key);
         let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
@@ -229,22 +226,18 @@ impl<W: Wire> Store for Router<W> {
         self.find(call, request).boxed()
     }
 
-    #[cfg(feature = "_machine")]
     fn run_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         self.find_at(seat, call, request).boxed()
     }
 
-    #[cfg(feature = "_machine")]
     fn post(&self, seat: u16) -> Option<Box<dyn Post>> {
         W::post(self.table.seat(seat)?.inner())
     }
 
-    #[cfg(feature = "_machine")]
     fn seat_of(&self, slot: u16) -> Option<u16> {
         self.table.seat_of(slot)
     }
 
-    #[cfg(feature = "_machine")]
     fn is_cluster(&self) -> bool {
         true
     }

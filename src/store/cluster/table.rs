@@ -117,7 +117,6 @@ impl<W: Wire> Table<W> {
         Some(self.seated.lock().masters.get(usize::from(seat))?.as_ref()?.address.clone())
     }
 
-    #[cfg(feature = "_machine")]
     pub fn seat_of(&self, slot: u16) -> Option<u16> {
         self.slots.seat_of(slot)
     }

@@ -28,7 +28,6 @@ use tokio::sync::watch;
 use super::admission::Admission;
 use super::boot::Boot;
 use super::call::Call;
-#[cfg(feature = "_machine")]
 use super::call::Post;
 use super::clock::ServerClock;
 use super::connect_options::Address;
@@ -116,7 +115,6 @@ impl<W: Wire> Server for Node<W> {
         self.inner.link.ready(priority).boxed()
     }
 
-    #[cfg(feature = "_machine")]
     fn want(&self) {
         self.inner.want();
     }
@@ -202,7 +200,6 @@ impl<W: Wire> Store for Node<W> {
         async move { Ok(Ran { reply: W::run(&self.inner, call, request).await?, by: self }) }.boxed()
     }
 
-    #[cfg(feature = "_machine")]
     fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         W::post(&self.inner)
     }

@@ -1,24 +1,19 @@
 //! The way to Redis or Valkey: requests, pings and reconnects.
 
-#[cfg(feature = "_machine")]
 use std::future::Future;
 use std::net::SocketAddr;
-#[cfg(feature = "_machine")]
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "_machine")]
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fairlock_proto::keys::{self, Keys};
 use fairlock_proto::reply::ScriptReply;
-#[cfg(feature = "_machine")]
 use futures::{FutureExt, future::BoxFuture, pending};
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-#[cfg(feature = "_machine")]
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
@@ -27,7 +22,6 @@ use super::wire::{Supervised, Wire};
 use crate::store::admission::{Admission, IN_FLIGHT};
 use crate::store::backoff::Backoff;
 use crate::store::call::Call;
-#[cfg(feature = "_machine")]
 use crate::store::call::Post;
 use crate::store::clock::now;
 use crate::store::connect_options::Address;
@@ -253,7 +247,6 @@ impl Wire for NetworkWire {
         outcome
     }
 
-    #[cfg(feature = "_machine")]
     fn post(node: &Arc<Supervised<Self>>) -> Option<Box<dyn Post>> {
         Some(Box::new(NetworkPost::new(node.clone())))
     }
@@ -347,7 +340,6 @@ impl NetworkWire {
 
 /// Brings requests without a future for each: its own goes on with the next one where it has ended the one before. A new one
 /// would be over a kilobyte that is made, moved and freed.
-#[cfg(feature = "_machine")]
 pub struct NetworkPost {
     node: Arc<Supervised<NetworkWire>>,
     bag: Arc<Bag>,
@@ -355,14 +347,12 @@ pub struct NetworkPost {
 }
 
 /// What passes between the post and its future.
-#[cfg(feature = "_machine")]
 #[derive(Default)]
 struct Bag {
     taken: Mutex<Option<(Arc<Connection>, redis::Cmd)>>,
     reply: Mutex<Option<Result<ScriptReply, RequestError>>>,
 }
 
-#[cfg(feature = "_machine")]
 impl NetworkPost {
     pub fn new(node: Arc<Supervised<NetworkWire>>) -> Self {
         let bag = Arc::new(Bag::default());
@@ -370,7 +360,6 @@ impl NetworkPost {
     }
 }
 
-#[cfg(feature = "_machine")]
 async fn rounds(node: Arc<Supervised<NetworkWire>>, bag: Arc<Bag>) {
     loop {
         let taken = bag.taken.lock().take();
@@ -385,7 +374,6 @@ async fn rounds(node: Arc<Supervised<NetworkWire>>, bag: Arc<Bag>) {
     }
 }
 
-#[cfg(feature = "_machine")]
 impl Post for NetworkPost {
     fn take(&mut self, call: Call<'_>, request: u64) -> bool {
         let Some(connection) = self.node.link.connection(Priority::Urgent) else { return false };

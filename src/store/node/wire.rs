@@ -14,7 +14,6 @@ use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
 use crate::store::boot::Boot;
 use crate::store::call::Call;
-#[cfg(feature = "_machine")]
 use crate::store::call::Post;
 use crate::store::clock::ServerClock;
 use crate::store::connect_options::Address;
@@ -43,7 +42,6 @@ pub trait Wire: Send + Sync + Sized + 'static {
         call: Call<'_>,
         request: u64,
     ) -> impl Future<Output = Result<ScriptReply, RequestError>> + Send;
-    #[cfg(feature = "_machine")]
     fn post(_node: &Arc<Supervised<Self>>) -> Option<Box<dyn Post>> {
         None
     }

@@ -109,6 +109,8 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                 let outer = lock.lock().await.unwrap();
                 servers[2].network.silence(true);
                 let losing = async {
+                    // The call is on its way: with the silent server each look takes long.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                     eventually("it has answers of the others", async || {
                         let status = other.lock("x").status().await.unwrap();
                         let holds =
