@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, select_all};
-use tokio::time::sleep;
 
 use crate::client::LockClient;
-use crate::engine::last_answer::is_only_late;
+use crate::driver::limit::within;
+use crate::driver::limit::{is_only_late, no_answer_yet};
+use crate::driver::lock::Caller;
+use crate::driver::task::{self, RuntimeGone};
+use crate::driver::task_or_thread::TaskOrThread;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;
+use crate::owner::{self, Owner};
 use crate::store::clock::{is_over, now};
 
 /// How many are tried at the same time. A larger set takes turns with the other calls of its client.
@@ -32,8 +36,8 @@ const AT_ONCE: usize = 64;
 /// names before it are waited for while it is held.
 ///
 /// # A call that is not polled
-/// It keeps the locks that it has got for a lease, and others wait for them: spawn the call, or poll it. If its time ends meanwhile it
-/// may report [`LockError::Timeout`], although the other locks were free.
+/// A task of the client makes the call, so it goes on. When it has all of them, they are given back if that is not read within 250 ms,
+/// as for a single lock, and the call begins anew when it is polled.
 ///
 /// # Semaphores and read-write locks
 /// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take
@@ -95,7 +99,7 @@ impl LockClient {
 impl LockAll {
     /// Locks of one client: the order of their names is the same for all who use them.
     fn new(locks: impl Iterator<Item = FairLock>) -> Self {
-        let mut locks: Vec<FairLock> = locks.map(|lock| lock.as_part()).collect();
+        let mut locks: Vec<FairLock> = locks.collect();
         locks.sort_by(|one, other| one.name().cmp(other.name()));
         locks.dedup_by(|one, other| one.name() == other.name());
         Self { locks }
@@ -216,10 +220,59 @@ impl LockAll {
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
     pub async fn try_lock(&self) -> Result<Option<AllGuard>, LockError> {
+        self.carry_out(None, |taking| taking.try_lock()).await
+    }
+
+    /// Nothing is taken for a set of which one can never be had.
+    fn check(&self) -> Result<(), LockError> {
+        self.locks.iter().try_for_each(FairLock::check)
+    }
+
+    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
+        self.carry_out(limit, |taking| taking.lock()).await
+    }
+
+    /// Has a task of the client make the call.
+    async fn carry_out<T, F>(&self, limit: Option<Instant>, call: impl Fn(Taking) -> F) -> Result<T, LockError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LockError>> + Send + 'static,
+    {
         self.check()?;
+        let taking =
+            Taking { locks: self.locks.clone(), scope: owner::current(), task: TaskOrThread::current(), limit };
+        // Without a name there is nothing to wait for.
+        let Some(context) = self.locks.first().and_then(FairLock::context) else { return call(taking).await };
+        let calling = task::carry_out(&context, || call(taking.clone()));
+        // A caller of another runtime keeps its limit itself: that of the client may rest.
+        match within(limit.filter(|_| context.is_elsewhere()), calling).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(RuntimeGone)) if context.closing.is_cancelled() => Err(LockError::Closed),
+            Some(Err(RuntimeGone)) => Err(LockError::RuntimeGone),
+            None => Err(LockError::Unreachable(no_answer_yet())),
+        }
+    }
+}
+
+/// One call.
+#[derive(Clone)]
+struct Taking {
+    locks: Vec<FairLock>,
+    /// The scope and the task of its caller.
+    scope: Option<Owner>,
+    task: TaskOrThread,
+    limit: Option<Instant>,
+}
+
+impl Taking {
+    fn caller(&self) -> Caller {
+        Caller { task: self.task, ..Caller::of(self.scope) }
+    }
+
+    async fn try_lock(self) -> Result<Option<AllGuard>, LockError> {
         let mut taken = AllGuard { guards: Vec::new() };
         for some in self.locks.chunks(AT_ONCE) {
-            let tried = join_all(some.iter().map(FairLock::try_lock)).await;
+            let tried = join_all(some.iter().map(|lock| lock.take_for(self.caller(), false, None))).await;
             let acquired: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
             let is_busy = acquired.iter().any(Option::is_none);
             taken.guards.extend(acquired.into_iter().flatten());
@@ -230,19 +283,12 @@ impl LockAll {
                 return Ok(None);
             }
         }
-        taken.guards.iter_mut().for_each(LockGuard::complete);
         Ok(Some(taken))
-    }
-
-    /// Nothing is taken for a set of which one can never be had.
-    fn check(&self) -> Result<(), LockError> {
-        self.locks.iter().try_for_each(FairLock::check)
     }
 
     /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order, so in
     /// a chain of waiting calls the call with the last name waits for a holder that does not wait.
-    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
-        self.check()?;
+    async fn lock(self) -> Result<AllGuard, LockError> {
         let mut taken = AllGuard { guards: Vec::new() };
         let (mut at_once, mut saw_others) = (AT_ONCE, false);
         loop {
@@ -251,18 +297,18 @@ impl LockAll {
             }
             let ahead = self.locks.get(taken.guards.len()..).unwrap_or_default();
             if ahead.is_empty() {
-                taken.guards.iter_mut().for_each(LockGuard::complete);
                 return Ok(taken);
             }
-            let tried = join_all(ahead.iter().take(at_once).map(|lock| lock.try_lock_for(left(limit)))).await;
+            let ahead = ahead.iter().take(at_once);
+            let tried = join_all(ahead.map(|lock| lock.take_for(self.caller(), false, self.left()))).await;
             match taken.extend(tried) {
                 None => at_once = (2 * at_once).min(AT_ONCE),
-                Some(Refused::Failed(error)) if is_final(&error) || is_over(limit) => {
+                Some(Refused::Failed(error)) if is_final(&error) || is_over(self.limit) => {
                     return Err(told(error, saw_others));
                 }
                 Some(refused) => {
                     saw_others |= matches!(refused, Refused::Busy);
-                    self.wait_for_next(&mut taken, limit).await.map_err(|error| told(error, saw_others))?;
+                    self.wait_for_next(&mut taken).await.map_err(|error| told(error, saw_others))?;
                     // Others seem to want what comes next, too. A try that is taken back is lost work, so their number begins
                     // anew and grows with success: no more are lost then than were of use.
                     at_once = 1;
@@ -272,16 +318,19 @@ impl LockAll {
     }
 
     /// Waits for the first name that is not held. It returns without it when another one is lost.
-    async fn wait_for_next(&self, taken: &mut AllGuard, limit: Option<Instant>) -> Result<(), LockError> {
+    async fn wait_for_next(&self, taken: &mut AllGuard) -> Result<(), LockError> {
         let Some(next) = self.locks.get(taken.guards.len()) else { return Ok(()) };
         tokio::select! {
             // First: what is lost has to be waited for before this one.
             biased;
             () = taken.one_ended() => {}
-            () = taken.keep() => {}
-            guard = wait(next, limit) => taken.guards.push(guard?),
+            guard = next.take_for(self.caller(), true, self.left()) => taken.guards.extend(guard?),
         }
         Ok(())
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_duration_since(now()))
     }
 }
 
@@ -449,14 +498,6 @@ impl AllGuard {
         refused
     }
 
-    /// Makes sure that what is held meanwhile is renewed, as long as this is polled. Never ends.
-    async fn keep(&self) {
-        loop {
-            self.guards.iter().for_each(LockGuard::keep);
-            sleep((self.valid_for() / 4).clamp(Duration::from_millis(20), Duration::from_secs(60))).await;
-        }
-    }
-
     /// Resolves when one has ended. The caller relies on none until all are held, so a loss is not reported as one.
     async fn one_ended(&self) {
         first_of(self.guards.iter().map(|guard| guard.ended().boxed()).collect()).await;
@@ -511,16 +552,5 @@ fn told(error: LockError, saw_others: bool) -> LockError {
     match error {
         LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout,
         error => error,
-    }
-}
-
-fn left(limit: Option<Instant>) -> Option<Duration> {
-    limit.map(|limit| limit.saturating_duration_since(now()))
-}
-
-async fn wait(lock: &FairLock, limit: Option<Instant>) -> Result<LockGuard, LockError> {
-    match left(limit) {
-        Some(left) => lock.lock_timeout(left).await,
-        None => lock.lock().await,
     }
 }

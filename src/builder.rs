@@ -12,13 +12,12 @@ use uuid::Uuid;
 
 use crate::backend::Backend;
 use crate::client::LockClient;
-use crate::driver::client::Driver;
+use crate::driver::client::{Client, Driver};
+use crate::driver::context::Context;
+#[cfg(feature = "embedded")]
+use crate::driver::owner::Owner;
 #[cfg(feature = "embedded")]
 use crate::embedded::EmbeddedServer;
-use crate::engine::Engine;
-use crate::engine::context::Context;
-#[cfg(feature = "embedded")]
-use crate::engine::owner::Owner;
 use crate::error::ConnectError;
 use crate::metrics::Metrics;
 use crate::quorum::context::Quorum;
@@ -591,12 +590,12 @@ impl LockClientBuilder {
         let tried = servers.iter().enumerate().map(|(number, server)| {
             let address =
                 if servers.len() > 1 { format!("embedded server {number}") } else { "the embedded server".into() };
-            let options = prepared.options(address.clone());
+            let options = prepared.options_at(&server.0, address.clone(), &id);
             let (store, is_connected) = EmbeddedNode::connect_or_go_on(&server.0, &options, &id);
             let spawn_hook = Some(store.spawn_hook());
             let unreachable = ConnectError::Unreachable { address, cause: Arc::new(Fault::Disconnected) };
             let outcome = if is_connected { Ok(()) } else { Err(unreachable) };
-            (prepared.engine(Box::new(store), options, id.clone(), spawn_hook), outcome)
+            (prepared.start(Box::new(store), options, id.clone(), spawn_hook), outcome)
         });
         let tried = tried.collect();
         prepared.client(tried)
@@ -611,7 +610,12 @@ impl LockClientBuilder {
     ) -> Result<(LockClient, Arc<Table<EmbeddedWire>>), ConnectError> {
         let prepared = Prepared::new(self, 1, false)?;
         let _entered = prepared.runtime.enter();
-        let (id, options) = (embedded_id(), prepared.options("an embedded cluster".into()));
+        let id = embedded_id();
+        let address = "an embedded cluster".to_owned();
+        let options = match nodes.first() {
+            Some(first) => prepared.options_at(&first.0, address, &id),
+            None => prepared.options(address),
+        };
         let changes = watch::Sender::default();
         let (all, seat_options, client, seat_changes) =
             (nodes.iter().map(|node| node.0.clone()).collect::<Vec<_>>(), options.clone(), id.clone(), changes.clone());
@@ -620,8 +624,8 @@ impl LockClientBuilder {
         look(&table);
         let router = Router::new(table.clone(), options.operation_timeout, changes);
         let spawn_hook = table.all().next().map(EmbeddedNode::spawn_hook);
-        let engine = prepared.engine(Box::new(router), options, id, spawn_hook);
-        Ok((prepared.client(vec![(engine, Ok(()))])?, table))
+        let client = prepared.start(Box::new(router), options, id, spawn_hook);
+        Ok((prepared.client(vec![(client, Ok(()))])?, table))
     }
 }
 
@@ -693,21 +697,26 @@ impl Prepared {
         Arc::new(Options { address, node, metrics, ..self.options.clone() })
     }
 
-    fn engine(
+    /// Of a server in memory, which may be asked for less at a time.
+    #[cfg(feature = "embedded")]
+    fn options_at(&self, server: &fairlock_emulator::Server, address: String, client: &str) -> Arc<Options> {
+        let options = self.options(address);
+        let in_flight = server.in_flight(client).min(options.in_flight);
+        Arc::new(Options { in_flight, ..(*options).clone() })
+    }
+
+    fn start(
         &self,
         store: Box<dyn Store>,
         options: Arc<Options>,
         id: String,
         spawn_hook: Option<SpawnHook>,
-    ) -> Arc<Engine> {
+    ) -> Arc<Client> {
         let context = Context::new(Runner::new(store, options, id), self.runtime.clone(), spawn_hook);
-        if self.servers > 1 || crate::driver::is_wanted() {
-            return Engine::start_unheard(context);
-        }
-        Engine::start(context)
+        Driver::start(Arc::new(context))
     }
 
-    /// Returns an engine, which goes on connecting if the first attempt failed, and the outcome of that attempt.
+    /// Returns a client, which goes on connecting if the first attempt failed, and the outcome of that attempt.
     async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Connecting, ConnectError> {
         let (address, id) = (server.to_string(), id.to_owned());
         let options = self.options(address.clone());
@@ -722,7 +731,7 @@ impl Prepared {
             connect(server, &options, &id).await
         };
         let (store, outcome) = connected.map_err(|error| self.of_server(error, &address))?;
-        Ok((self.engine(store, options, id, None), outcome))
+        Ok((self.start(store, options, id, None), outcome))
     }
 
     /// Adds the server to the error, if there are several.
@@ -733,19 +742,18 @@ impl Prepared {
     /// The client, if enough servers are connected and nothing is wrong that does not pass.
     fn client(self, tried: Vec<Connecting>) -> Result<LockClient, ConnectError> {
         let (all, majority) = (tried.len(), majority(tried.len()));
-        let (mut engines, mut connected, mut first_error) = (Vec::new(), 0, None);
-        for (engine, outcome) in tried {
-            match outcome.map_err(|error| self.of_server(error, &engine.context.options().address)) {
+        let (mut clients, mut connected, mut first_error) = (Vec::new(), 0, None);
+        for (client, outcome) in tried {
+            match outcome.map_err(|error| self.of_server(error, &client.driver().context().options().address)) {
                 Ok(()) => connected += 1,
                 Err(error) if error.may_pass() => drop(first_error.get_or_insert(error)),
                 Err(error) => return Err(error),
             }
-            engines.push(engine);
+            clients.push(client);
         }
-        let backend = match engines.as_slice() {
-            [engine] => Backend::of(engine.clone()),
+        let backend = match clients.as_slice() {
+            [client] => Backend::One(client.clone()),
             _ => {
-                let clients = engines.into_iter().map(Driver::start).collect();
                 let nodes = Nodes::new(clients, self.options.server_timeout())?;
                 Backend::Several(Quorum::new(nodes, Metrics::new(&self.options.metrics_options, None)))
             }
@@ -761,7 +769,7 @@ impl Prepared {
 }
 
 /// A server, and how the first attempt to connect to it has ended.
-type Connecting = (Arc<Engine>, FirstConnect);
+type Connecting = (Arc<Client>, FirstConnect);
 
 type FirstConnect = Result<(), ConnectError>;
 

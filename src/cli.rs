@@ -33,9 +33,7 @@ pub struct Said {
 
 /// Sends one command that changes nothing to each server.
 pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Said> {
-    let engines = client.backend().engines();
-    let contexts = engines.iter().map(|engine| &engine.context);
-    let servers = contexts.flat_map(|context| {
+    let servers = client.backend().contexts().flat_map(|context| {
         let runner = &context.runner;
         runner.store.seats().into_iter().filter_map(move |seat| Some((context, runner.store.server(seat)?)))
     });

@@ -10,7 +10,6 @@ use futures::FutureExt;
 use futures::future::join_all;
 
 use crate::backend::Backend;
-use crate::engine::requests;
 use crate::error::{CloseError, RequestError};
 use crate::list::LockList;
 use crate::lock::FairLock;
@@ -179,11 +178,10 @@ impl LockClient {
     /// # Cancel safety
     /// It changes nothing.
     pub async fn ping(&self) -> Result<Duration, RequestError> {
-        let engines = self.backend.engines();
-        let mut times = of_majority(join_all(engines.iter().map(|engine| requests::ping(&engine.context))).await)?;
+        let mut times = of_majority(join_all(self.backend.contexts().map(|context| context.ping())).await)?;
         times.sort_unstable();
         // It is there: a majority has answered.
-        Ok(times.get(majority(engines.len()) - 1).copied().unwrap_or_default())
+        Ok(times.get(majority(self.backend.contexts().count()) - 1).copied().unwrap_or_default())
     }
 
     /// Whether the client is connected, as far as it knows: one by one for each server. No round trip.
@@ -285,35 +283,5 @@ impl LockClient {
             tracing::warn!(target: "fairlock::client", %error, "closed without all answers");
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
-    }
-}
-
-#[cfg(test)]
-#[cfg(feature = "embedded")]
-mod tests {
-    use super::LockClient;
-    use std::time::Duration;
-
-    /// A hold that has ended must not stay on the schedule until it would have been due.
-    #[tokio::test(start_paused = true)]
-    async fn only_live_holds_are_on_the_watchdogs_schedule() {
-        let client = LockClient::embedded().unwrap();
-        let lock = client.lock("a");
-        let kept = client.lock("kept").lock().await.unwrap();
-        let scheduled = || client.backend.engines()[0].holds.schedule.len();
-        for _ in 0..3 {
-            let guard = lock.lock().await.unwrap();
-            assert_eq!(scheduled(), 2);
-            guard.unlock().await.unwrap();
-            drop(lock.lock().await.unwrap());
-            // The background releases a dropped guard.
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            assert_eq!(scheduled(), 1);
-        }
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        assert!(kept.is_valid());
-        assert_eq!(scheduled(), 1);
-        client.close().await.unwrap();
-        assert_eq!(scheduled(), 0);
     }
 }

@@ -11,7 +11,7 @@ use crate::backend::{AnyGuard, AnyHold, each};
 use crate::error::{Ended, Loss, UnlockError};
 use crate::owner::Owner;
 
-pub use crate::engine::release::Unlocked;
+pub use crate::driver::outcome::Unlocked;
 
 /// One hold on a lock. It ends with [`unlock`](Self::unlock), or when it is dropped.
 ///
@@ -160,18 +160,6 @@ impl LockGuard {
 
     pub(crate) fn into_any(self) -> AnyGuard {
         self.guard
-    }
-
-    /// The call that wants this lock and others is polled.
-    pub(crate) fn keep(&self) {
-        if let AnyHold::One(hold) = &self.hold {
-            hold.keep();
-        }
-    }
-
-    /// That call has all of them.
-    pub(crate) fn complete(&mut self) {
-        self.guard.complete();
     }
 }
 

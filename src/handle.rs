@@ -11,9 +11,9 @@ use fairlock_proto::time::ServerTime;
 
 use crate::backend::{AnyGuard, AnyLock};
 use crate::client::LockClient;
-pub use crate::engine::detached::{DetachRefusal, ExtendError};
-use crate::engine::handles::DetachOutcome;
-use crate::engine::lock::Caller;
+use crate::driver::detached::DetachOutcome;
+pub use crate::driver::detached::{DetachRefusal, ExtendError};
+use crate::driver::lock::Caller;
 use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
@@ -326,8 +326,7 @@ impl LockGuard {
     /// [`valid_for`](crate::Held::valid_for) says.
     ///
     /// # Cancel safety
-    /// Dropped, it may have set the lease on the server, which this guard then does not rely on. A future that is kept has to be
-    /// polled: calls of one owner take turns, and others of this owner have no answer meanwhile.
+    /// Dropped, it may have set the lease on the server, which this guard then does not rely on.
     pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
         self.any().extend(lease).await
     }
@@ -359,8 +358,8 @@ impl LockGuard {
     /// has several servers, or nothing could be sent within the operation time-out. [`DetachError::Unanswered`] returns the handle.
     ///
     /// # Cancel safety
-    /// Dropped, the hold is released in the background, also if the handle has it by then. A future that is kept has to be polled:
-    /// meanwhile nothing renews the hold, and no caller has the handle.
+    /// Dropped, the hold is released in the background, also if the handle has it by then. Not polled, it goes on: the handle has
+    /// the hold then, and ends with its lease if no caller reads it.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         detach(self.into_any(), lease, Self::new).await
@@ -437,8 +436,8 @@ impl LockClient {
     /// [`attach_permit`](Self::attach_permit).
     ///
     /// # Cancel safety
-    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. A future that
-    /// is kept has to be polled: what it attached is not renewed before it returns, and ends with the lease.
+    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. What it has
+    /// attached is given back if its future is not polled within 250 ms.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
         self.take_up(handle, Kind::Lock, caller()).await.map(LockGuard::new)
     }
@@ -473,11 +472,11 @@ impl LockClient {
             return Err(AttachError::OtherKind { is: handle.kind(), asked });
         }
         let lock = lock.at_server().map_err(HandleError::from)?;
-        if lock.lock().context().closing.is_cancelled() {
+        if lock.context().closing.is_cancelled() {
             return Err(HandleError::from(RequestError::Closed).into());
         }
         let error = match lock.attach(caller, &handle.hold).await {
-            Ok(guard) => return guard.ok_or(AttachError::OwnerBusy),
+            Ok(guard) => return guard.map(AnyGuard::One).ok_or(AttachError::OwnerBusy),
             Err(LockError::Lost | LockError::Name(_)) => HandleError::Lost,
             Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
             // A transient refusal: it was asked again until the time of the call was over.
@@ -517,7 +516,7 @@ impl LockClient {
     pub async fn extend(&self, handle: &HoldHandle, lease: Duration) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
         let lock = lock.at_server()?;
-        let options = lock.lock().context().options();
+        let options = lock.context().options();
         options.check_lease("the lease of extend", lease).map_err(HandleError::Lease)?;
         known(lock.extend_handle(&handle.hold, lease).await)
     }
@@ -550,7 +549,7 @@ impl LockClient {
         // What it has of a semaphore the server knows.
         let lock = self.backend().lock(handle.kind(), Share::LOCK, &handle.hold.name);
         let at_server = lock.at_server()?;
-        if at_server.lock().context().options().prefix != handle.prefix {
+        if at_server.context().options().prefix != handle.prefix {
             return Err(HandleError::OtherPrefix { prefix: handle.prefix.clone() });
         }
         Ok(lock)

@@ -67,11 +67,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Four layers, from top to bottom: the public page (the other modules here), the quorum, the engine, the store. Below
+// Four layers, from top to bottom: the public page (the other modules here), the quorum, the driver, the store. Below
 // them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
 // layer above.
 mod driver;
-mod engine;
 mod metrics;
 mod quorum;
 mod store;

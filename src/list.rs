@@ -8,8 +8,8 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
 
 use crate::backend::Backend;
-pub use crate::engine::listing::Listed;
-use crate::engine::listing::Listing;
+pub use crate::driver::listing::Listed;
+use crate::driver::listing::Listing;
 use crate::error::RequestError;
 
 /// The names that [`LockClient::list`](crate::LockClient::list) finds, as a stream.
@@ -20,9 +20,11 @@ pub struct LockList {
 
 impl LockList {
     pub(crate) fn new(backend: &Backend, glob: &str) -> Self {
-        let listing = Listing::new(backend.engines().iter().map(|engine| engine.context.clone()), glob);
-        let names =
-            stream::unfold(listing, |mut listing| async move { Some((listing.next().await.transpose()?, listing)) });
+        let listing = Listing::new(backend.contexts().cloned(), glob);
+        // The client is open as long as the list is read.
+        let names = stream::unfold((listing, backend.clone()), |(mut listing, backend)| async move {
+            Some((listing.next().await.transpose()?, (listing, backend)))
+        });
         Self { names: names.fuse().boxed() }
     }
 

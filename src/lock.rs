@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::backend::{AnyGuard, AnyLock, At, acquire};
-use crate::engine::lock::{Caller, LockLease};
+use crate::backend::{AnyGuard, AnyLock, acquire, each};
+use crate::driver::context::Context;
+use crate::driver::lock::{Caller, DrivenLock, LockLease};
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
@@ -35,8 +37,6 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when that server grants. If they granted at
 ///   different times, less of it is left: [`valid_for`](Held::valid_for) returns how much. If it ends at one server while the call
 ///   waits at another one, the call begins again: choose a lease that is longer than the waits.
-/// - A call that is not polled may keep the lock from others for a lease. If its time ends meanwhile it may report
-///   [`LockError::Timeout`].
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
 ///   operation time-out for a server that does not answer.
 ///
@@ -64,7 +64,7 @@ impl RefUnwindSafe for FairLock {}
 
 impl fmt::Debug for FairLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lease = self.lock.each().next().and_then(|lock| lock.lease.as_ref().ok());
+        let lease = self.lock.each().first().and_then(|lock| lock.lease.as_ref().ok());
         f.debug_struct("FairLock").field("name", &self.name()).field("lease", &lease).finish()
     }
 }
@@ -168,7 +168,7 @@ impl FairLock {
 
     fn check_self_wait(&self) -> Result<(), LockError> {
         // A hold on several servers may have any majority.
-        let is_refused = self.refuses_self_wait && self.lock.at_each().any(At::is_held_by_this_task);
+        let is_refused = self.refuses_self_wait && self.lock.each().iter().any(DrivenLock::is_held_by_this_task);
         if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
@@ -266,9 +266,18 @@ impl FairLock {
         Ok(acquire!(&self.lock, caller(), false, None).map(LockGuard::new))
     }
 
-    /// The same as a step of a call with a time limit, with the errors of [`lock_timeout`](Self::lock_timeout).
-    pub(crate) async fn try_lock_for(&self, longest: Option<Duration>) -> Result<Option<LockGuard>, LockError> {
-        Ok(acquire!(&self.lock, caller(), false, longest).map(LockGuard::new))
+    /// A step of a call that a task of the client makes for this caller.
+    pub(crate) async fn take_for(
+        &self,
+        caller: Caller,
+        wait: bool,
+        longest: Option<Duration>,
+    ) -> Result<Option<LockGuard>, LockError> {
+        Ok(acquire!(&self.lock, caller, wait, longest).map(LockGuard::new))
+    }
+
+    pub(crate) fn context(&self) -> Option<Arc<Context>> {
+        self.lock.each().first().map(|lock| lock.context().clone())
     }
 
     /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
@@ -326,7 +335,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
-        forced(join_all(self.lock.at_each().map(|lock| lock.force_unlock(None))).await)
+        forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
     }
 
     /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. With
@@ -386,7 +395,7 @@ impl FairLock {
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
     pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
-        let ending = self.lock.at_each().zip(&shown.servers).map(|(lock, server)| async move {
+        let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
             // What a server has that did not answer is not known.
             match server.answer.as_ref().map_err(Clone::clone)?.holder.as_ref() {
                 Some(holder) => lock.force_unlock(Some(holder.token)).await,
@@ -421,10 +430,10 @@ impl FairLock {
 
     /// With the first `most` waiters.
     async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
-        let asking = self.lock.at_each().enumerate().map(|(index, lock)| async move {
+        let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
             let answer = lock.inspect(most).await.map(LockStatus::new);
             // After the answer: with it, the server may have been connected.
-            ServerStatus { address: lock.lock().address().to_owned(), answer, same_as: self.lock.same_as(index) }
+            ServerStatus { address: lock.address().to_owned(), answer, same_as: self.lock.same_as(index) }
         });
         LockStatus::together(join_all(asking).await)
     }
@@ -506,7 +515,7 @@ impl FairLock {
     /// How many guards there are on the holds of these owners. Of several servers a majority has to have the hold.
     fn counted(&self, is_meant: impl Fn(Owner) -> bool) -> u32 {
         let (mut counts, mut servers): (BTreeMap<Owner, Vec<u32>>, _) = Default::default();
-        for at in self.lock.at_each() {
+        for at in self.lock.each().iter() {
             servers += 1;
             for (owner, guards) in at.guards().into_iter().filter(|(owner, _)| is_meant(*owner)) {
                 counts.entry(owner).or_default().push(guards);
@@ -521,15 +530,7 @@ impl FairLock {
 
     /// Whether it can be had at all, by its name, lease and label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        match &self.lock {
-            AnyLock::One(lock) => lock.check(),
-            AnyLock::Driven(lock) => lock.lock.check(),
-            AnyLock::Several(lock) => lock.check(),
-        }
-    }
-
-    pub(crate) fn as_part(&self) -> Self {
-        Self { lock: self.lock.as_part(), ..*self }
+        each!(AnyLock, &self.lock, lock => lock.check())
     }
 }
 

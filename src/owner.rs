@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::task;
 
-pub use crate::engine::owner::Owner;
+pub use crate::driver::owner::Owner;
 
 // A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: it notes at each
 // poll which task polls.

@@ -6,8 +6,10 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
+use fairlock_proto::keys::Share;
+
 use crate::backend::{AnyGuard, AnyLock, acquire};
-use crate::engine::lock::{EngineLock, LockLease};
+use crate::driver::lock::{DrivenLock, LockLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, with};
@@ -84,7 +86,7 @@ impl FairRwLock {
         Self { reads, writes }
     }
 
-    fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
+    fn changed(&self, change: impl Fn(&DrivenLock) -> DrivenLock) -> Self {
         Self { reads: self.reads.changed(&change), writes: self.writes.changed(&change) }
     }
 
@@ -478,8 +480,8 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// If the future is dropped, the guard is dropped with it, and released.
-    pub async fn downgrade(mut self) -> Result<ReadGuard, Loss> {
-        self.0.guard.downgrade().await?;
+    pub async fn downgrade(self) -> Result<ReadGuard, Loss> {
+        self.0.guard.shrink_to(Share::READER.weight).await?;
         Ok(ReadGuard(self.0))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fairlock_proto::keys::Share;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
-use crate::engine::lock::{Caller, LockLease};
+use crate::driver::lock::{Caller, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};

@@ -8,7 +8,7 @@ pub use fairlock_emulator::{
     Delivery, Faults, Published, Ran, Redirected, RefusedCommands, Server, Slot, Snapshot, Task,
 };
 
-use crate::engine::owner;
+use crate::driver::owner;
 use crate::store::cluster::slots::slot_of;
 use crate::store::cluster::table::Table;
 use crate::store::cluster::view::SlotRange;

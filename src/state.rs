@@ -74,11 +74,11 @@ impl fmt::Display for ConnectionState {
 
 impl ClientState {
     pub(crate) fn of(backend: &Backend) -> Self {
-        let engines = backend.engines();
-        let runners = engines.iter().map(|engine| &engine.context.runner);
+        let runners = backend.contexts().map(|context| &context.runner);
         let servers =
             runners.flat_map(|runner| runner.store.seats().into_iter().filter_map(|seat| runner.store.server(seat)));
-        let needed = (engines.len() > 1).then(|| majority(engines.len()));
+        let count = backend.contexts().count();
+        let needed = (count > 1).then(|| majority(count));
         Self { servers: servers.map(ServerState::of).collect(), needed }
     }
 
@@ -120,7 +120,6 @@ impl ServerState {
         let (connection, fault) = match server.line() {
             Line::Idle => (ConnectionState::Idle, None),
             Line::Down(fault) => (ConnectionState::Reconnecting, Some(fault)),
-            Line::Resuming => (ConnectionState::Reconnecting, None),
             Line::Up => (ConnectionState::Connected, None),
             Line::RuntimeGone => (ConnectionState::RuntimeGone, None),
             Line::Closed => (ConnectionState::Closed, None),
@@ -175,16 +174,15 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        let engines = self.backend.engines();
         // Before the look: a change after it is waited for.
-        let mut changes: Vec<_> = engines.iter().map(|engine| engine.context.runner.store.changes()).collect();
+        let mut changes: Vec<_> = self.backend.contexts().map(|context| context.runner.store.changes()).collect();
         loop {
             let state = ClientState::of(&self.backend);
             if !state.is_like(&self.last) {
                 self.last = state.clone();
                 return Some(state);
             }
-            // The engines live as long as this, so it does not fail.
+            // The stores live as long as this, so it does not fail.
             let _ = select_all(changes.iter_mut().map(|changes| Box::pin(changes.changed()))).await;
         }
     }

@@ -279,11 +279,11 @@ fn the_parser_of_imports_finds_known_imports() {
     let imports = imports();
     for (file, other) in [
         ("lib.rs", "client.rs"),
-        ("lock.rs", "engine/lock.rs"),
-        ("engine/mod.rs", "engine/poller.rs"),
-        ("engine/acquire.rs", "engine/mod.rs"),
-        ("engine/poller.rs", "store/runner.rs"),
-        ("store/requests.rs", "store/runner.rs"),
+        ("lock.rs", "driver/lock.rs"),
+        ("quorum/lock.rs", "driver/task.rs"),
+        ("driver/call.rs", "driver/client.rs"),
+        ("driver/requests.rs", "store/call.rs"),
+        ("store/runner.rs", "store/mod.rs"),
         ("store/node/mod.rs", "store/mod.rs"),
         ("store/embedded.rs", "store/node/wire.rs"),
     ] {
@@ -292,16 +292,6 @@ fn the_parser_of_imports_finds_known_imports() {
     let cycle =
         [("a", "b"), ("b", "c"), ("c", "b")].map(|(from, to)| (from.to_owned(), BTreeSet::from([to.to_owned()])));
     assert_eq!(in_cycles(&BTreeMap::from(cycle)), ["b", "c"]);
-}
-
-#[test]
-fn lease_and_owner_need_neither_a_runtime_nor_a_server() {
-    for name in ["src/engine/lease.rs", "src/engine/owner.rs"] {
-        let code = code(&root().join(name));
-        for word in ["tokio", "redis", "crate::", "super::"] {
-            assert!(!code.contains(word), "{name} mentions {word}");
-        }
-    }
 }
 
 /// Only these files use the types of the redis crate, so another kind of store does not touch the rest.

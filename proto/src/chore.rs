@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backoff::Backoff;
 use crate::canonical::{RequestNumber, Seq};
 use crate::errand::Errand;
 use crate::error::RequestError;
+use crate::event::CallId;
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::line::Line;
 use crate::node::Lane;
-use crate::sending::Sending;
+use crate::sending::Asked;
 use crate::slab::{Id, Slab};
-use crate::standing::Standing;
 use crate::time::{Instant, ServerTime};
+use crate::timers::Standing;
 
 /// The pause of a leave that is refused until a person helps.
 pub const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
@@ -28,24 +28,25 @@ pub struct Chore {
     pub keys: Arc<Keys>,
     pub slot: u16,
     pub task: Task,
-    pub sending: Sending,
-    pub backoff: Backoff,
+    /// When it is over, whatever is answered. `None`: after one answer, or when its caller's limit has passed.
+    pub until: Option<Instant>,
+    pub asked: Asked,
     pub standing: Standing,
 }
 
 #[derive(Debug, Clone, Hash)]
 pub enum Task {
     /// The server is to forget an attempt or a lost hold (R9), until all that it could leave behind is over.
-    Leave(Leaving, Answers, Instant),
+    Leave(Leaving, Turn),
     /// The lock is free, and a live ticket may wait behind the places that one run of a script reads. An error ends this: clients
     /// that wait go on with polls of their own, and without them the queue expires (P10).
     PassOn,
-    /// The name was released just before its server was replaced (R15). Until then a hold that is back there has ended.
-    LookAtReleased(Instant),
+    /// The name was released just before its server was replaced (R15), until a hold that is back there has ended.
+    LookAtReleased,
     /// A handle that its caller did not wait for is given back.
-    GiveBack(Handle, Instant),
-    /// The caller waits until then.
-    Errand(Box<Errand>, Instant),
+    GiveBack(Handle),
+    /// Its caller waits, and has the limit.
+    Errand(Box<Errand>),
 }
 
 /// What is to be forgotten.
@@ -62,17 +63,11 @@ pub struct Leaving {
     pub lease: Duration,
 }
 
-/// What the server has said to a leave so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Answers {
-    None,
-    /// Refused until a person helps.
-    Refused(Turn),
-}
-
-/// Where a refused leave stands among the others.
+/// Where a leave stands among those that are refused until a person helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Turn {
+    /// It was not refused.
+    None,
     /// Its first pause.
     NotYet,
     Waits(RequestNumber),
@@ -131,7 +126,7 @@ impl Refused {
 
     pub fn end_turn(&mut self, turn: Turn) {
         match turn {
-            Turn::NotYet => {}
+            Turn::None | Turn::NotYet => {}
             Turn::Waits(number) => drop(self.line.remove(number)),
             Turn::Taken => self.tried -= 1,
         }
@@ -158,45 +153,29 @@ impl Refused {
 }
 
 impl Chores {
-    pub fn is_empty(&self) -> bool {
-        self.chores.is_empty()
-    }
-
-    pub fn ids_from(&self, from: usize, count: usize) -> (Vec<Id>, Option<usize>) {
-        self.chores.ids_from(from, count)
+    /// Those that wait for an answer.
+    pub fn callers(&self) -> Vec<CallId> {
+        let call = |chore: &Chore| if let Task::Errand(errand) = &chore.task { Some(errand.call) } else { None };
+        self.chores.iter().filter_map(call).collect()
     }
 }
 
 impl Chore {
     pub fn wants(&self) -> Option<Lane> {
         match self.task {
-            Task::Leave(_, Answers::Refused(Turn::Waits(_)), _) => None,
-            Task::Errand(ref errand, _) => self.sending.wants(errand.lane()),
-            _ => self.sending.wants(Lane::Cleanup),
+            Task::Leave(_, Turn::Waits(_)) => None,
+            Task::Errand(ref errand) => self.asked.sending.wants(errand.lane()),
+            _ => self.asked.sending.wants(Lane::Cleanup),
         }
     }
 }
 
 impl Task {
-    pub fn until(&self) -> Option<Instant> {
-        match self {
-            Self::Leave(.., until)
-            | Self::LookAtReleased(until)
-            | Self::GiveBack(_, until)
-            | Self::Errand(_, until) => Some(*until),
-            Self::PassOn => None,
-        }
-    }
-
-    pub fn was_refused(&self) -> bool {
-        matches!(self, Self::Leave(_, Answers::Refused(_), _))
-    }
-
     /// Whether it is repeated after this error. A leave after any: a right that is missing may come back (P5).
     pub fn outlasts(&self, error: &RequestError) -> bool {
         match (self, error) {
             (Self::PassOn, _) | (_, RequestError::RuntimeGone) => false,
-            (Self::LookAtReleased(_), RequestError::Refused(refusal)) => refusal.may_pass(),
+            (Self::LookAtReleased, RequestError::Refused(refusal)) => refusal.may_pass(),
             _ => true,
         }
     }

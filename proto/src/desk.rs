@@ -13,11 +13,11 @@ use crate::keys::Keys;
 use crate::node::{Asker, Lane, Link, Node, Place};
 use crate::queue::Queues;
 use crate::released::BEHIND_AT_MOST;
+use crate::sending::Asked;
 use crate::settings::Settings;
 use crate::slots::{Serving, Slots, Topology};
-use crate::standing::{Standing, Wish};
 use crate::time::{Instant, ServerTime};
-use crate::timers::{Timer, Timers};
+use crate::timers::{Standing, Timer, Timers, Wish};
 
 /// How long a caller may leave a grant unclaimed.
 pub const PATIENCE: Duration = Duration::from_millis(250);
@@ -144,8 +144,18 @@ impl Desk<'_> {
         self.effects.push(Effect::Note(note));
     }
 
+    /// A request with a new seq.
+    pub fn next_asked(&mut self) -> Asked {
+        let seq = self.next_seq();
+        self.asked_with(seq)
+    }
+
+    pub fn asked_with(&self, seq: Seq) -> Asked {
+        Asked::new(seq, self.backoff(seq))
+    }
+
     /// Pauses between tries: the same for the same seq, so that a run can be repeated.
-    pub fn backoff(&self, seq: Seq) -> Backoff {
+    fn backoff(&self, seq: Seq) -> Backoff {
         Backoff::new(self.common.seed ^ seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 

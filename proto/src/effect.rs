@@ -3,24 +3,13 @@
 use std::sync::Arc;
 
 use crate::canonical::Seq;
-use crate::command::Command;
 use crate::error::{CallError, Cause, ChangeError, Ended, Loss, Refusal, RequestError, UnlockError, Unlocked};
-use crate::event::{Answer, CallId, Connection, NodeId, RequestId};
+use crate::event::{CallId, Connection, NodeId, RequestId};
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::question::Finding;
-use crate::reply::{Decode, Fields, Malformed};
-use crate::requests::acquire::Acquire;
-use crate::requests::force_unlock::ForceUnlock;
-use crate::requests::give::Give;
-use crate::requests::inspect::Inspect;
-use crate::requests::leave::Leave;
-use crate::requests::poll::{Poll, PolledHolder};
-use crate::requests::raise::Raise;
-use crate::requests::release::Release;
-use crate::requests::renew::Renew;
-use crate::requests::set_limit::SetLimit;
-use crate::requests::{ClientArgs, ScriptRequest};
+use crate::request::Request;
+use crate::requests::poll::PolledHolder;
 use crate::time::Instant;
 
 /// To be done by the driver, in their order.
@@ -92,66 +81,6 @@ pub enum DetachOutcome {
     Refused(ChangeError),
     /// The handle has it, or it is free soon.
     Unanswered(Box<Handle>, Cause),
-}
-
-#[derive(Debug, Clone)]
-pub enum Request {
-    Acquire(Acquire),
-    Release(Release),
-    Renew(Renew),
-    Poll(Poll),
-    Leave(Leave),
-    /// Boxed, because it is larger than the others, and rare.
-    Give(Box<Give>),
-    Inspect(Inspect),
-    ForceUnlock(ForceUnlock),
-    SetLimit(SetLimit),
-    Raise(Raise),
-}
-
-/// The same call on a request of any script.
-macro_rules! each {
-    ($request:expr, $it:ident => $call:expr) => {
-        match $request {
-            Request::Acquire($it) => $call,
-            Request::Release($it) => $call,
-            Request::Renew($it) => $call,
-            Request::Poll($it) => $call,
-            Request::Leave($it) => $call,
-            Request::Give($it) => $call,
-            Request::Inspect($it) => $call,
-            Request::ForceUnlock($it) => $call,
-            Request::SetLimit($it) => $call,
-            Request::Raise($it) => $call,
-        }
-    };
-}
-
-impl Request {
-    pub fn keys(&self) -> &Keys {
-        each!(self, request => &request.keys)
-    }
-
-    /// How it is sent.
-    pub fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
-        each!(self, request => request.command(client))
-    }
-
-    /// What the reply says behind its head.
-    pub fn answer(&self, status: &str, fields: &mut Fields<'_>) -> Result<Answer, Malformed> {
-        Ok(match self {
-            Self::Acquire(_) => Answer::Acquired(Decode::decode(status, fields)?),
-            Self::Release(_) => Answer::Released(Decode::decode(status, fields)?),
-            Self::Renew(_) => Answer::Renewed(Decode::decode(status, fields)?),
-            Self::Poll(_) => Answer::Polled(Box::new(Decode::decode(status, fields)?)),
-            Self::Leave(_) => Answer::Left(Decode::decode(status, fields)?),
-            Self::Give(_) => Answer::Gave(Decode::decode(status, fields)?),
-            Self::Inspect(_) => Answer::Inspected(Box::new(Decode::decode(status, fields)?)),
-            Self::ForceUnlock(_) => Answer::Forced(Decode::decode(status, fields)?),
-            Self::SetLimit(_) => Answer::LimitSet(Decode::decode(status, fields)?),
-            Self::Raise(_) => Answer::Raised(Decode::decode(status, fields)?),
-        })
-    }
 }
 
 /// A line for the log.

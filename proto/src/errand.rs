@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::effect::Request;
 use crate::error::{Fault, RequestError};
-use crate::event::{Answer, CallId, Reply};
+use crate::event::CallId;
 use crate::keys::Keys;
 use crate::node::Lane;
 use crate::question::{Finding, Question};
+use crate::request::{Answer, Reply, Request};
 use crate::requests::force_unlock::{ForceUnlock, ForceUnlocked};
 use crate::requests::inspect::Inspect;
 use crate::requests::poll::Poll;
@@ -15,14 +15,13 @@ use crate::requests::raise::{Raise, Raised};
 use crate::requests::release::Released;
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::requests::set_limit::{LimitSet, SetLimit};
+use crate::sending::Asked;
 use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Hash)]
 pub struct Errand {
     pub call: CallId,
     pub question: Question,
-    /// Of a request before.
-    pub failure: Option<RequestError>,
 }
 
 /// How an errand goes on after an answer.
@@ -63,7 +62,8 @@ impl Errand {
         }
     }
 
-    pub fn answered(&self, asked: Instant, reply: Reply) -> Next {
+    /// `earlier`: what was asked before.
+    pub fn answered(&self, earlier: &Asked, asked: Instant, reply: Reply) -> Next {
         let Reply { server_micros, answer } = reply;
         match answer {
             Answer::Inspected(inspected) => {
@@ -79,8 +79,8 @@ impl Errand {
             }
             Answer::LimitSet(LimitSet::Set { more }) => passing_on(Finding::Done, more),
             Answer::Forced(ForceUnlocked::Free { more }) => passing_on(Finding::Nothing, more),
-            Answer::Released(Released::Gone { more }) => passing_on(self.not_there(), more),
-            Answer::Released(_) => Next::Over(Ok(self.not_there())),
+            Answer::Released(Released::Gone { more }) => passing_on(not_there(earlier), more),
+            Answer::Released(_) => Next::Over(Ok(not_there(earlier))),
             Answer::Renewed(Renewed::Renewed { .. }) | Answer::Raised(Raised::Raised) | Answer::Polled(_) => {
                 Next::Over(Ok(Finding::Done))
             }
@@ -91,12 +91,6 @@ impl Errand {
         }
     }
 
-    /// An earlier copy without an answer may have given it back.
-    fn not_there(&self) -> Finding {
-        let was_there = self.failure.as_ref().is_some_and(RequestError::may_have_run);
-        if was_there { Finding::Done } else { Finding::Nothing }
-    }
-
     fn is_undecided(&self, server_micros: Option<i64>) -> bool {
         let Question::Extend { handle, .. } = &self.question else { return false };
         handle.is_undecided(server_micros.unwrap_or_default() / 1000)
@@ -104,14 +98,18 @@ impl Errand {
 
     /// `Over`: by no other try, or by none that is right. A second run of a forced unlock could end the hold of the next owner
     /// (decision 6).
-    pub fn failed(&mut self, error: RequestError) -> Next {
+    pub fn failed(&self, earlier: &Asked, error: RequestError) -> Next {
         let is_over = match self.question {
             Question::Extend { .. } | Question::Release { .. } => error.is_final(),
             _ => true,
         };
-        let error = error.after(self.failure.take());
-        if is_over { Next::Over(Err(error)) } else { Next::Again(error) }
+        if is_over { Next::Over(Err(error.after(earlier.failure()))) } else { Next::Again(error) }
     }
+}
+
+/// An earlier copy without an answer may have given it back.
+fn not_there(earlier: &Asked) -> Finding {
+    if earlier.may_have_run() { Finding::Done } else { Finding::Nothing }
 }
 
 fn passing_on(finding: Finding, more: bool) -> Next {

@@ -114,15 +114,6 @@ impl RequestError {
         }
     }
 
-    /// Whether the same request may be served later without a change by a person.
-    pub fn may_pass(&self) -> bool {
-        match self {
-            Self::NotSent(_) | Self::Unanswered(_) => true,
-            Self::Refused(refusal) => refusal.may_pass(),
-            Self::RuntimeGone => false,
-        }
-    }
-
     /// Whether the same request is not worth another try.
     pub fn is_final(&self) -> bool {
         match self {
@@ -133,20 +124,18 @@ impl RequestError {
     }
 
     /// The error of a call whose earlier request, with that error, may have been served: the last one does not know.
-    pub fn after(self, earlier: Option<Self>) -> Self {
-        let may_have_run = earlier.is_some_and(|earlier| earlier.may_have_run()) && !self.may_have_run();
+    pub fn after(self, earlier: Option<&Self>) -> Self {
+        let may_have_run = earlier.is_some_and(Self::may_have_run) && !self.may_have_run();
         if may_have_run { Self::Unanswered(self.into_cause()) } else { self }
     }
 
-    /// Keeps it as the failure of a call that asks again. `Err`: no other request can help.
-    pub fn unless_final(self, failure: &mut Option<Self>) -> Result<(), Self> {
-        let is_final = self.is_final();
-        let error = self.after(failure.take());
-        if is_final {
-            return Err(error);
+    /// How it ends a call for a guard. `None`: the reason may pass, and the call asks again.
+    pub fn of_call(&self) -> Option<CallError> {
+        match self {
+            Self::NotSent(_) | Self::Unanswered(_) => None,
+            Self::Refused(refusal) => (!refusal.may_pass()).then(|| CallError::Refused(refusal.clone())),
+            Self::RuntimeGone => Some(CallError::RuntimeGone),
         }
-        *failure = Some(error);
-        Ok(())
     }
 
     pub fn into_cause(self) -> Cause {
@@ -182,8 +171,6 @@ pub enum CallError {
     WouldDeadlock,
     /// The hold that it would re-enter is lost.
     Lost,
-    /// Its task holds the lock itself, and the call asked to be refused then.
-    SelfWait,
     Closed,
     RuntimeGone,
 }

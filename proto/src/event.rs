@@ -10,16 +10,7 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::push::Push;
 use crate::question::Question;
-use crate::requests::acquire::Acquired;
-use crate::requests::force_unlock::ForceUnlocked;
-use crate::requests::give::Gave;
-use crate::requests::inspect::Inspected;
-use crate::requests::leave::Left;
-use crate::requests::poll::Polled;
-use crate::requests::raise::Raised;
-use crate::requests::release::Released;
-use crate::requests::renew::Renewed;
-use crate::requests::set_limit::LimitSet;
+use crate::request::Reply;
 use crate::slab::Id;
 use crate::time::{Instant, ServerTime};
 
@@ -123,16 +114,6 @@ pub struct Want {
     /// The terms of its place in the queue.
     pub terms: Arc<str>,
     pub task: TaskId,
-    pub self_wait: SelfWait,
-}
-
-/// What becomes of a call whose task holds the lock itself, outside of a scope.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SelfWait {
-    /// A warning after a whole lease.
-    Warned,
-    /// It is refused, and nothing is sent.
-    Refused,
 }
 
 /// Who may re-enter what a call gets.
@@ -200,24 +181,3 @@ impl Lease {
 /// A task of the caller's runtime, or a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TaskId(pub u64);
-
-#[derive(Debug, Clone)]
-pub struct Reply {
-    /// The server's clock in microseconds since 1970, if the script has read it.
-    pub server_micros: Option<i64>,
-    pub answer: Answer,
-}
-
-#[derive(Debug, Clone)]
-pub enum Answer {
-    Acquired(Acquired),
-    Released(Released),
-    Renewed(Renewed),
-    Polled(Box<Polled>),
-    Left(Left),
-    Gave(Gave),
-    Inspected(Box<Inspected>),
-    Forced(ForceUnlocked),
-    LimitSet(LimitSet),
-    Raised(Raised),
-}

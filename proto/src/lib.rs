@@ -58,7 +58,7 @@
 //! Queued -> Asking, Confirming, Held, HeldEntering, Lost, Idle
 //! Confirming -> Asking, Queued, Held, HeldEntering, Lost, Idle
 //! Held -> HeldEntering, HeldSetting, HeldExtending, Detaching, Releasing, Lost, Idle
-//! HeldEntering -> Held, HeldSetting, HeldExtending, Releasing, Lost, Idle
+//! HeldEntering -> Held, HeldSetting, HeldExtending, Releasing, Lost
 //! HeldSetting -> Held, HeldEntering, HeldExtending, Detaching, Releasing, Lost, Idle
 //! HeldExtending -> Held, HeldEntering, HeldSetting, Lost
 //! Detaching -> Held, HeldEntering, Asking, Lost, Idle
@@ -98,6 +98,7 @@ pub mod question;
 pub mod queue;
 pub mod released;
 pub mod reply;
+pub mod request;
 pub mod requests;
 pub mod self_wait;
 pub mod sending;
@@ -106,9 +107,7 @@ pub mod settings;
 pub mod slab;
 pub mod slots;
 pub mod stages;
-pub mod standing;
 pub mod time;
 pub mod timers;
 pub mod trust;
-pub mod witness;
 pub mod work;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::canonical::{Epoch, RequestNumber};
-use crate::error::{Cause, Fault, Refusal, RefusalKind};
+use crate::effect::Note;
+use crate::error::{Cause, Fault, Refusal, RefusalKind, RequestError};
 use crate::event::{Connection, NodeId};
 use crate::line::Line;
 use crate::released::Released;
@@ -84,13 +85,6 @@ enum Gate {
         next_probe: Instant,
         probe: Option<RequestNumber>,
     },
-}
-
-/// What the gate's state has become by an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GateChange {
-    Closed,
-    Opened,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -218,22 +212,25 @@ impl Node {
         self.in_flight.iter().filter(|(_, request)| is_meant(request)).map(|(number, _)| number).collect()
     }
 
-    /// The server has answered, perhaps with a refusal. A request without an answer says nothing about the gate.
-    pub fn answered(&mut self, refusal: Option<&Refusal>, seed: u64, now: Instant) -> Option<GateChange> {
-        match refusal {
-            Some(refusal) if refusal.kind == RefusalKind::ServerForNow => self.refused(refusal, seed, now),
-            // Such as NOPERM: the server looks at these before it looks at what it refuses to all.
-            Some(refusal) if !refusal.ran_in_part() => None,
-            _ => self.served(),
+    /// Opens or closes the gate. A request without an answer says nothing about it.
+    pub fn answered<T>(&mut self, reply: &Result<T, RequestError>, seed: u64, now: Instant) -> Option<Note> {
+        match reply {
+            Ok(_) => self.served(),
+            Err(RequestError::Refused(refusal)) if refusal.ran_in_part() => self.served(),
+            Err(RequestError::Refused(refusal)) if refusal.kind == RefusalKind::ServerForNow => {
+                self.refused(refusal, seed, now)
+            }
+            // A refusal such as NOPERM: the server looks at these before it looks at what it refuses to all.
+            Err(_) => None,
         }
     }
 
-    fn served(&mut self) -> Option<GateChange> {
+    fn served(&mut self) -> Option<Note> {
         let was_open = matches!(std::mem::replace(&mut self.gate, Gate::Open), Gate::Open);
-        (!was_open).then_some(GateChange::Opened)
+        (!was_open).then_some(Note::AcceptsAgain(self.id))
     }
 
-    fn refused(&mut self, refusal: &Refusal, seed: u64, now: Instant) -> Option<GateChange> {
+    fn refused(&mut self, refusal: &Refusal, seed: u64, now: Instant) -> Option<Note> {
         if let Gate::Refusing { refusal: last, backoff, next_probe, .. } = &mut self.gate {
             *last = refusal.clone();
             // Requests that were under way as the gate closed are refused as well. They must not push the probe away.
@@ -245,7 +242,7 @@ impl Node {
         let mut backoff = Backoff::new(seed);
         let next_probe = now + backoff.pause();
         self.gate = Gate::Refusing { refusal: refusal.clone(), backoff, next_probe, probe: None };
-        Some(GateChange::Closed)
+        Some(Note::Refuses(self.id, refusal.clone()))
     }
 
     /// Whether all that was to be asked first on a new connection has an answer.

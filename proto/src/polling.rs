@@ -2,16 +2,14 @@
 
 use crate::canonical::{RequestNumber, Seq};
 use crate::desk::Desk;
-use crate::effect::Request;
-use crate::error::Cause;
-use crate::event::{Answer, Reply};
+use crate::error::RequestError;
 use crate::node::Asker;
 use crate::queue::{NewWaiter, News, Queue, Scope};
+use crate::request::{Answer, Reply, Request};
 use crate::requests::poll::Poll;
 use crate::sending::Answered;
 use crate::slab::Id;
-use crate::standing::Wish;
-use crate::timers::Timer;
+use crate::timers::{Timer, Wish};
 use crate::trust::{Floor, Grant, Verdict};
 
 impl Desk<'_> {
@@ -52,7 +50,7 @@ impl Desk<'_> {
     }
 
     /// Why the last request about the name had no answer.
-    pub fn failure_of(&self, id: Id) -> Option<Cause> {
+    pub fn failure_of(&self, id: Id) -> Option<RequestError> {
         self.common.queues.get(id)?.failure.clone()
     }
 

@@ -8,17 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
-use crate::error::{Cause, RequestError};
+use crate::error::{CallError, RequestError};
 use crate::keys::{Keys, Kind, ticket};
 use crate::lease;
 use crate::node::Lane;
 use crate::requests::poll::{Polled, PolledHolder};
-use crate::sending::Sending;
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
-use crate::standing::Standing;
 use crate::time::Instant;
-use crate::timers::STEP;
+use crate::timers::{STEP, Standing};
 use crate::trust::{Floor, Trust};
 
 /// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
@@ -45,7 +43,7 @@ pub struct Queue {
     waiters: BTreeMap<Seq, Waiter>,
     pub trust: Trust,
     /// Why the last request about the name had no answer. `None`: it had one.
-    pub failure: Option<Cause>,
+    pub failure: Option<RequestError>,
     /// When the last answered poll was sent.
     last_poll: Instant,
     places: Places,
@@ -54,7 +52,7 @@ pub struct Queue {
     /// The last ticket that was verified in rotation.
     rotation: Seq,
     next_poll: Instant,
-    round: Round,
+    round: Option<Round>,
     /// Of the server that was last asked.
     epoch: Epoch,
     pub standing: Standing,
@@ -83,28 +81,31 @@ pub enum Scope {
     Full,
 }
 
-/// The polls that are under way.
+/// The polls that are under way, and those that are still to be sent.
 #[derive(Debug, Clone, Hash)]
-enum Round {
-    None,
-    /// One request, which verifies the places of a few.
-    Rotating {
-        sending: Sending,
-        carried: Vec<Seq>,
-        waiting: usize,
-    },
-    Verifying(Verifying),
-}
-
-/// As many requests as it takes to verify all that waited when it began.
-#[derive(Debug, Clone, Hash)]
-struct Verifying {
-    /// Those from here up to the last one are still to be asked about.
-    from: Seq,
-    last: Seq,
-    asked: Vec<(RequestNumber, Vec<Seq>)>,
+struct Round {
+    left: Left,
+    asked: Vec<(RequestNumber, Carried)>,
     /// When the next round is due, by the answers so far.
     next: Option<Instant>,
+}
+
+/// What a round is still to ask about.
+#[derive(Debug, Clone, Hash)]
+enum Left {
+    Nothing,
+    /// The places of a few, in one request.
+    Few(Carried),
+    /// All from here up to the last one that waited when it began, in as many requests as it takes.
+    All(Seq, Seq),
+}
+
+/// What one request of a round carries.
+#[derive(Debug, Clone, Hash)]
+pub struct Carried {
+    seqs: Vec<Seq>,
+    /// How many waited when a round began that verifies a few.
+    waiting: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, Hash)]
@@ -130,7 +131,7 @@ pub enum News {
         without: Vec<(Id, Seq)>,
     },
     /// For a reason that does not pass. The next poll ends the waits of more of them.
-    Failed { error: RequestError, some: Vec<(Id, Seq)> },
+    Failed { error: CallError, some: Vec<(Id, Seq)> },
 }
 
 impl Queues {
@@ -186,7 +187,7 @@ impl Queue {
             unsure: None,
             rotation: Seq(0),
             next_poll,
-            round: Round::None,
+            round: None,
             epoch: new.floor.epoch,
             standing: Standing::default(),
         }
@@ -222,7 +223,7 @@ impl Queue {
 
     /// When the next round is due.
     pub fn due(&self) -> Option<Instant> {
-        matches!(self.round, Round::None).then_some(self.next_poll)
+        self.round.is_none().then_some(self.next_poll)
     }
 
     pub fn verify_all(&mut self, now: Instant) {
@@ -248,78 +249,60 @@ impl Queue {
     }
 
     pub fn begin_round(&mut self, now: Instant, regular: Duration, scope: Scope) {
-        let Some((last, _)) = self.waiters.last_key_value().filter(|_| matches!(self.round, Round::None)) else {
-            return;
-        };
+        let Some((last, _)) = self.waiters.last_key_value().filter(|_| self.round.is_none()) else { return };
         // What asks for an earlier poll while this round is under way is not undone at its end.
         self.next_poll = now + regular;
-        let is_small = self.waiters.len() <= VERIFIED_IN_A_POLL;
-        self.round = if is_small || scope == Scope::Full && self.places == Places::Unsure {
+        let (waiting, last) = (self.waiters.len(), *last);
+        let is_small = waiting <= VERIFIED_IN_A_POLL;
+        let left = if is_small || scope == Scope::Full && self.places == Places::Unsure {
             // What comes up from here on is for the round after this one.
             self.places = Places::Sure;
-            Round::Verifying(Verifying { from: Seq(0), last: *last, asked: Vec::new(), next: None })
+            Left::All(Seq(0), last)
         } else {
-            self.rotating()
+            Left::Few(Carried { seqs: self.some_in_rotation(), waiting: Some(waiting) })
         };
-    }
-
-    fn rotating(&mut self) -> Round {
-        let (waiting, carried) = (self.waiters.len(), self.some_in_rotation());
-        Round::Rotating { sending: Sending::Waits, carried, waiting }
+        self.round = Some(Round { left, asked: Vec::new(), next: None });
     }
 
     pub fn wants(&self) -> Option<Lane> {
-        let wants = match &self.round {
-            Round::None => false,
-            Round::Rotating { sending, .. } => *sending == Sending::Waits,
-            Round::Verifying(Verifying { from, last, asked, .. }) => from <= last && asked.len() < POLLS_AT_ONCE,
+        let Round { left, asked, .. } = self.round.as_ref()?;
+        let wants = match left {
+            Left::Nothing => false,
+            Left::Few(_) => true,
+            Left::All(..) => asked.len() < POLLS_AT_ONCE,
         };
         wants.then_some(Lane::Urgent)
     }
 
     /// The tickets of the next request.
     pub fn carry(&mut self, number: RequestNumber) -> Vec<String> {
-        let carried = self.choose(number);
-        let of = |seq: &Seq| self.waiters.get(seq).map(|waiter| ticket(&waiter.owner_id, seq.0));
-        carried.iter().filter_map(of).collect()
-    }
-
-    fn choose(&mut self, number: RequestNumber) -> Vec<Seq> {
-        match &mut self.round {
-            Round::None => Vec::new(),
-            Round::Rotating { sending, carried, .. } => {
-                *sending = Sending::UnderWay(number);
-                carried.clone()
-            }
-            Round::Verifying(Verifying { from, last, asked, .. }) => {
+        let Self { round: Some(round), waiters, .. } = self else { return Vec::new() };
+        let carried = match std::mem::replace(&mut round.left, Left::Nothing) {
+            Left::Nothing => return Vec::new(),
+            Left::Few(carried) => carried,
+            Left::All(from, last) => {
                 // All of them may have gone meanwhile.
-                let seqs =
-                    if from <= last { self.waiters.range(*from..=*last) } else { self.waiters.range(*last..*last) };
-                let carried: Vec<_> = seqs.map(|(seq, _)| *seq).take(TICKETS_IN_A_POLL).collect();
-                let is_last = carried.len() < TICKETS_IN_A_POLL;
-                *from = carried.last().filter(|_| !is_last).map_or(Seq(last.0 + 1), |seq| Seq(seq.0 + 1));
-                asked.push((number, carried.clone()));
-                carried
+                let mut seqs = waiters.range(from..=last).map(|(seq, _)| *seq);
+                let some: Vec<_> = seqs.by_ref().take(TICKETS_IN_A_POLL).collect();
+                round.left = seqs.next().map_or(Left::Nothing, |next| Left::All(next, last));
+                Carried { seqs: some, waiting: None }
             }
-        }
+        };
+        let of = |seq: &Seq| waiters.get(seq).map(|waiter| ticket(&waiter.owner_id, seq.0));
+        let tickets = carried.seqs.iter().filter_map(of).collect();
+        round.asked.push((number, carried));
+        tickets
     }
 
-    /// The tickets of this request, whose round goes on without it.
-    pub fn take(&mut self, number: RequestNumber) -> Option<Asked> {
-        match &mut self.round {
-            Round::Rotating { sending, carried, waiting } if sending.awaits(number) => {
-                Some(Asked { carried: std::mem::take(carried), waiting: Some(*waiting) })
-            }
-            Round::Verifying(Verifying { asked, .. }) => {
-                let at = asked.iter().position(|(asked, _)| *asked == number)?;
-                Some(Asked { carried: asked.swap_remove(at).1, waiting: None })
-            }
-            _ => None,
-        }
+    /// What this request has carried. Its round goes on without it.
+    pub fn take(&mut self, number: RequestNumber) -> Option<Carried> {
+        let asked = &mut self.round.as_mut()?.asked;
+        let at = asked.iter().position(|(asked, _)| *asked == number)?;
+        Some(asked.swap_remove(at).1)
     }
 
     /// What an answer means for the waiters.
-    pub fn read(&mut self, asked: &Asked, polled: Polled, floor: Floor, now: Instant, settings: &Settings) -> News {
+    pub fn read(&mut self, asked: &Carried, polled: Polled, floor: Floor, now: Instant, settings: &Settings) -> News {
         let gap = now.since(self.last_poll);
         self.failure = None;
         self.trust.learn(floor);
@@ -330,7 +313,7 @@ impl Queue {
         }
         let is_due = is_unclear || polled.more;
         self.go_on(if is_due { now } else { next_after(&polled, floor.asked, now, settings.poll_interval) });
-        let (carried, without) = (self.known(&asked.carried), self.known(&asked.without(&polled, self.keys.kind)));
+        let (carried, without) = (self.known(&asked.seqs), self.known(&asked.without(&polled, self.keys.kind)));
         let (keys, waiting, places) = (self.keys.clone(), self.waiters.len(), polled.places);
         let Polled { holder, granted, .. } = polled;
         News::Polled { keys, holder, granted, waiting, places, carried, without }
@@ -341,40 +324,27 @@ impl Queue {
         self.verify_all(now);
         self.go_on(now + POLL_RETRY);
         let error = error?;
-        if error.may_pass() {
-            self.failure = Some(error.into_cause());
+        let Some(error) = error.of_call() else {
+            self.failure = Some(error);
             return None;
-        }
+        };
         let some = self.waiters.iter().take(STEP).map(|(seq, waiter)| (waiter.entry, *seq)).collect();
         Some(News::Failed { error, some })
     }
 
     /// `next`: when the next round is due by this answer.
     fn go_on(&mut self, next: Instant) {
-        let next = match &mut self.round {
-            Round::Verifying(verifying) => {
-                let next = verifying.next.map_or(next, |earlier| earlier.min(next));
-                verifying.next = Some(next);
-                if !verifying.asked.is_empty() || verifying.from <= verifying.last {
-                    return;
-                }
-                next
-            }
-            _ => next,
-        };
-        self.round = Round::None;
-        self.poll_by(next);
+        let Some(round) = &mut self.round else { return };
+        let next = round.next.map_or(next, |earlier| earlier.min(next));
+        round.next = Some(next);
+        if round.asked.is_empty() && matches!(round.left, Left::Nothing) {
+            self.round = None;
+            self.poll_by(next);
+        }
     }
 }
 
-/// One request of a round.
-pub struct Asked {
-    carried: Vec<Seq>,
-    /// How many waited when a round began that verifies a few.
-    waiting: Option<usize>,
-}
-
-impl Asked {
+impl Carried {
     /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
     /// `now_waiting`: how many wait now.
     fn is_unclear(&self, polled: &Polled, kind: Kind, now_waiting: usize, gap: Duration, settings: &Settings) -> bool {
@@ -393,8 +363,8 @@ impl Asked {
     fn without(&self, polled: &Polled, kind: Kind) -> Vec<Seq> {
         match self.waiting {
             Some(_) => Vec::new(),
-            None if none_has_a_place(polled, kind) => self.carried.clone(),
-            None => polled.missing.iter().filter_map(|index| self.carried.get(*index)).copied().collect(),
+            None if none_has_a_place(polled, kind) => self.seqs.clone(),
+            None => polled.missing.iter().filter_map(|index| self.seqs.get(*index)).copied().collect(),
         }
     }
 }

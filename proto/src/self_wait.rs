@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use crate::canonical::Seq;
 use crate::effect::Note;
-use crate::event::{Scope, TaskId};
+use crate::event::Scope;
 use crate::keys::{Keys, Kind, Share, share_of};
 use crate::slab::{Id, Slab};
 use crate::stages::attempt::{Attention, Call};
 use crate::stages::entry::{Entry, Stage, Who};
-use crate::stages::held::Held;
+use crate::stages::held::{Held, Warning};
 use crate::stages::hold::Hold;
 use crate::time::Instant;
 
@@ -42,14 +42,14 @@ pub const SEARCHED: usize = 16;
 /// Whether one of these waiters waits for one of these holds, which is its own. Each hold is found once.
 pub fn find(entries: &mut Slab<Entry>, held: &[Id], waiters: &[(Id, Seq)], now: Instant) -> Option<Stuck> {
     let (id, found) = held.iter().find_map(|id| {
-        let own = held_by(entries, *id).filter(|own| own.may_be_warned_of())?;
+        let own = held_by(entries, *id).filter(|own| own.warning == Warning::NotGiven)?;
         let calls = waiters.iter().filter_map(|(id, _)| waiting_entry(entries, *id));
         let stuck =
             |(who, call)| judge(&own.hold, call, now).filter(|_| is_excluded(entries, held, &own.hold, who, call));
         calls.into_iter().find_map(stuck).map(|found| (*id, found))
     })?;
     if let Stage::Held(own) = &mut entries.get_mut(id)?.stage {
-        own.is_warned_of();
+        own.warning = Warning::Given;
     }
     Some(found)
 }
@@ -72,11 +72,6 @@ fn is_excluded(entries: &Slab<Entry>, held: &[Id], hold: &Hold, who: &Who, call:
     let of_task = of_task.filter(|other| other.hold.holder.task == hold.holder.task);
     let kept: u64 = of_task.map(|other| u64::from(other.guards.count().weight)).sum();
     kept + u64::from(weight) > u64::from(limit)
-}
-
-/// Whether this task has the lock, outside of any scope.
-pub fn is_held_by(entry: &Entry, task: TaskId) -> bool {
-    matches!(&entry.stage, Stage::Held(held) if held.hold.holder.scope == Scope::Call && held.hold.holder.task == task)
 }
 
 fn judge(hold: &Hold, call: &Call, now: Instant) -> Option<Stuck> {

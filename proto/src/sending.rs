@@ -1,10 +1,11 @@
 //! Where a request stands that is repeated until it is answered, and its answer.
 
-use crate::canonical::{Epoch, RequestNumber};
+use crate::backoff::Backoff;
+use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{Cause, RequestError};
-use crate::event::Reply;
 use crate::node::Lane;
-use crate::time::Instant;
+use crate::request::Reply;
+use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sending {
@@ -19,6 +20,10 @@ impl Sending {
         self == Self::UnderWay(answer)
     }
 
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::UnderWay(_))
+    }
+
     pub fn wants(self, lane: Lane) -> Option<Lane> {
         matches!(self, Self::Waits).then_some(lane)
     }
@@ -31,19 +36,106 @@ impl Sending {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// Why a call has no answer when its time is over. `failure`: of an earlier request. `why`: if none has failed.
-    pub fn out_of_time(self, failure: Option<RequestError>, why: Cause) -> RequestError {
-        match (self, failure) {
-            (Self::UnderWay(_), failure) => RequestError::Unanswered(failure.map_or(why, RequestError::into_cause)),
-            (_, Some(failure)) => failure,
-            (_, None) => RequestError::NotSent(why),
-        }
-    }
-
     /// A pause that is over ends.
     pub fn go_on(&mut self, now: Instant) {
         if self.is_due(now) {
             *self = Self::Waits;
+        }
+    }
+
+    /// It goes at once, if it pauses.
+    pub fn hurry(&mut self) {
+        if let Self::Pause(_) = self {
+            *self = Self::Waits;
+        }
+    }
+}
+
+/// A request that is repeated with its seq until it is answered (R1).
+#[derive(Debug, Clone, Hash)]
+pub struct Asked {
+    pub seq: Seq,
+    pub sending: Sending,
+    backoff: Backoff,
+    /// Of what is under way: the server does not serve it later. 0: it may, and does no harm.
+    pub not_after: ServerTime,
+    /// The latest `not_after` of what was sent and not answered: until then a copy may be served (R3).
+    pub copies_until: ServerTime,
+    pub last: LastAnswer,
+}
+
+/// What the last of the requests came to.
+#[derive(Debug, Clone, Hash)]
+pub enum LastAnswer {
+    /// There was none, or its answer is about this owner alone.
+    Nothing,
+    /// Others have the lock, or are first in line.
+    Others,
+    /// If one of those before may have been served, this says so too.
+    Failed(RequestError),
+}
+
+impl Asked {
+    pub fn new(seq: Seq, backoff: Backoff) -> Self {
+        let (not_after, copies_until) = (ServerTime::default(), ServerTime::default());
+        Self { seq, sending: Sending::Waits, backoff, not_after, copies_until, last: LastAnswer::Nothing }
+    }
+
+    /// Whether it has waited for this answer. Then nothing is under way any more.
+    pub fn takes(&mut self, answered: &Answered) -> bool {
+        let takes = self.sending.awaits(answered.number);
+        if takes {
+            if matches!(answered.reply, Err(RequestError::Unanswered(_) | RequestError::RuntimeGone)) {
+                self.count_copies();
+            }
+            (self.sending, self.not_after) = (Sending::Waits, ServerTime::default());
+        }
+        takes
+    }
+
+    /// What is under way may be served until its `not_after`, whatever the server's clock shows later (R3).
+    pub fn count_copies(&mut self) {
+        self.copies_until = self.copies_until.max(self.not_after);
+    }
+
+    pub fn pause(&mut self, now: Instant) {
+        self.sending = Sending::Pause(now + self.backoff.pause());
+    }
+
+    pub fn pause_after(&mut self, error: &RequestError, now: Instant) {
+        self.sending = Sending::Pause(now + self.backoff.pause_after(error));
+    }
+
+    /// There was no answer. It is sent again after a pause.
+    pub fn repeat(&mut self, error: RequestError, now: Instant) {
+        self.pause_after(&error, now);
+        self.last = LastAnswer::Failed(error.after(self.failure()));
+    }
+
+    /// The same. `Err`: no other request can help.
+    pub fn repeat_unless_final(&mut self, error: RequestError, now: Instant) -> Result<(), RequestError> {
+        let is_final = error.is_final();
+        self.repeat(error, now);
+        self.failure().filter(|_| is_final).map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    pub fn failure(&self) -> Option<&RequestError> {
+        if let LastAnswer::Failed(error) = &self.last { Some(error) } else { None }
+    }
+
+    /// Whether one that has failed may have been served.
+    pub fn may_have_run(&self) -> bool {
+        self.failure().is_some_and(RequestError::may_have_run)
+    }
+
+    /// Why there is no answer when its time is over. `why`: if none has failed.
+    pub fn out_of_time(&self, why: Cause) -> RequestError {
+        match self.failure().cloned() {
+            failure if self.sending.is_under_way() => {
+                RequestError::Unanswered(failure.map_or(why, RequestError::into_cause))
+            }
+            Some(failure) => failure,
+            None => RequestError::NotSent(why),
         }
     }
 }

@@ -5,18 +5,19 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::canonical::{Canonical, RequestNumber, Seq};
+use crate::canonical::{RequestNumber, Seq};
 use crate::chore::Leaving;
 use crate::desk::{Common, Desk, Punctuality};
-use crate::effect::{Effect, Note, Outcome, Request};
+use crate::effect::{Effect, Note, Outcome};
 use crate::errand::Errand;
 use crate::error::{CallError, Cause, Fault, RequestError};
-use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, Reply, RequestId, SelfWait, Want};
+use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
 use crate::keys::{Keys, Kind};
-use crate::node::{Asker, GateChange, InFlight, Lane, Link, Node};
+use crate::node::{Asker, InFlight, Lane, Link, Node};
 use crate::push::Push;
 use crate::question::Question;
 use crate::queue::News;
+use crate::request::{Reply, Request};
 use crate::requests::poll::PolledHolder;
 use crate::self_wait;
 use crate::sending::Answered;
@@ -33,27 +34,38 @@ use crate::work::{Whose, Work};
 /// A timer that is handled so much too late shows that the whole process stood still.
 const LATE: Duration = Duration::from_millis(50);
 
-/// All that one client holds and wants.
+/// All that one client holds and wants. `verify/explore` reads what is public here; a driver does not.
 #[derive(Debug, Clone, Hash)]
 pub struct Session {
-    pub(crate) entries: Slab<Entry>,
+    pub entries: Slab<Entry>,
     by_name: BTreeMap<(Arc<str>, u64), Id>,
-    pub(crate) calls: Beside<CallPlace>,
-    pub(crate) common: Common,
+    pub calls: Beside<CallPlace>,
+    pub common: Common,
     state: State,
-    pub(crate) work: VecDeque<Work>,
+    work: VecDeque<Work>,
     working: Option<Instant>,
-    /// The chores that callers wait for.
-    errands: BTreeMap<CallId, Id>,
     /// Owners whose last release has no answer yet.
     releasing: usize,
 }
 
 /// Where a call is.
 #[derive(Debug, Clone, Copy, Hash)]
-pub(crate) struct CallPlace {
-    pub entry: Id,
+pub struct CallPlace {
+    pub at: At,
     limit: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, Hash)]
+pub enum At {
+    Entry(Id),
+    /// It asks once.
+    Chore(Id),
+}
+
+impl CallPlace {
+    pub fn entry(&self) -> Option<Id> {
+        if let At::Entry(id) = self.at { Some(id) } else { None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,7 +92,6 @@ impl Session {
             state: State::Open,
             work: VecDeque::new(),
             working: None,
-            errands: BTreeMap::new(),
             releasing: 0,
         }
     }
@@ -93,8 +104,8 @@ impl Session {
         let mut step = Step { session: self, now, punctuality, effects };
         step.take(event);
         step.send();
+        step.end_if_closed();
         self.forget_calls(&effects[first..]);
-        self.end_if_closed(now, effects);
     }
 
     /// When [`Event::Time`] is due.
@@ -105,7 +116,7 @@ impl Session {
     /// Whether the server that has the lock now may not know the hold of this call (R15). It is being asked, and
     /// [`Effect::Valid`] or [`Effect::Lost`] follows.
     pub fn is_doubted(&self, call: CallId) -> bool {
-        let entry = self.calls.get(call.0).and_then(|place| self.entries.get(place.entry));
+        let entry = self.entry_of(call).and_then(|id| self.entries.get(id));
         entry.is_some_and(|entry| entry.is_doubted(self.common.slots.serving(entry.who.slot).epoch))
     }
 
@@ -134,22 +145,22 @@ impl Session {
         self.common.nodes.get(usize::from(node.0)).map_or(0, |node| node.clock.micros_at(now))
     }
 
-    /// A number that is the same for two states which behave alike from now on.
-    pub fn canonical(&self, now: Instant) -> u64 {
-        Canonical::hash_of(now.micros(), self)
-    }
-
     /// Whether nothing is left of any call, and nothing is to be sent.
     pub fn is_idle(&self) -> bool {
         let Common { queues, chores, .. } = &self.common;
         let is_idle =
             self.entries.is_empty() && self.by_name.is_empty() && self.calls.is_empty() && self.work.is_empty();
-        is_idle && queues.is_empty() && chores.is_empty() && self.next_timer().is_none()
+        is_idle && queues.is_empty() && chores.chores.is_empty() && self.next_timer().is_none()
     }
 
     /// This owner at this name.
-    pub(crate) fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
+    pub fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
         self.by_name.get(&(lock_key.clone(), owner)).copied()
+    }
+
+    /// Where the owner of this call or guard is.
+    pub fn entry_of(&self, call: CallId) -> Option<Id> {
+        self.calls.get(call.0)?.entry()
     }
 
     /// `None`: nothing of the asker is left.
@@ -159,12 +170,6 @@ impl Session {
             Asker::Queue(id) => self.common.queues.get(id).map(|queue| queue.slot),
             Asker::Chore(id) => self.common.chores.chores.get(id).map(|chore| chore.slot),
         }
-    }
-
-    /// Whether the task of this call holds the lock by another owner.
-    fn holds_itself(&self, want: &Want) -> bool {
-        let entries = self.entries_at(&want.keys.lock).filter_map(|id| self.entries.get(id));
-        entries.filter(|entry| entry.who.owner != want.owner).any(|entry| self_wait::is_held_by(entry, want.task))
     }
 
     /// All owners at this name, oldest first.
@@ -180,11 +185,7 @@ impl Session {
                 Effect::Tell(call, Outcome::Granted { .. }) => self.stop_limit(*call),
                 Effect::Tell(call, _) => {
                     self.stop_limit(*call);
-                    self.calls.remove(call.0);
-                    // As a rule there are none, and no map is searched.
-                    if !self.errands.is_empty() {
-                        self.errands.remove(call);
-                    }
+                    self.calls.discard(call.0);
                 }
                 _ => {}
             }
@@ -194,19 +195,6 @@ impl Session {
     fn stop_limit(&mut self, call: CallId) {
         if let Some(place) = self.calls.get_mut(call.0) {
             self.common.timers.plan(Timer::Call(call), &mut place.limit, None);
-        }
-    }
-
-    fn end_if_closed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let State::Closing(why, until) = self.state else { return };
-        let unfinished = self.unfinished();
-        let is_done = self.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
-        if is_done || until <= now {
-            self.state = State::Closed(why);
-            let waiting = std::mem::take(&mut self.errands).into_keys();
-            effects.extend(waiting.map(|call| Effect::Tell(call, Outcome::Failed(why.error()))));
-            self.common.timers.plan(Timer::Closing, &mut Some(until), None);
-            effects.push(Effect::Closed { unfinished });
         }
     }
 }
@@ -231,11 +219,11 @@ impl Step<'_> {
             }
             Event::Extend { call, guard, lease } => {
                 let next = Next::Extend(Change { id: call, lease });
-                self.change(call, guard, self.operation_limit(), |entry, _| entry.line.push_back(next));
+                self.change(call, guard, self.operation_limit(), |entry, _| entry.who.line.push_back(next));
             }
             Event::Detach { call, guard, lease } => {
                 let next = Next::Detach(Change { id: call, lease });
-                self.change(call, guard, self.operation_limit(), |entry, _| entry.line.push_back(next));
+                self.change(call, guard, self.operation_limit(), |entry, _| entry.who.line.push_back(next));
             }
             Event::Ask(call, keys, question) => self.ask(call, keys, question),
             Event::Gone(call) => self.gone(call),
@@ -271,7 +259,7 @@ impl Step<'_> {
     }
 
     fn with_call(&mut self, call: CallId, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
-        let Some(CallPlace { entry, .. }) = self.session.calls.get(call.0).copied() else { return };
+        let Some(entry) = self.session.entry_of(call) else { return };
         let why = self.session.state.closing();
         self.with(entry, |entry, desk| {
             change(entry, desk);
@@ -284,14 +272,15 @@ impl Step<'_> {
         if let Some(why) = self.session.state.closing() {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
-        if want.self_wait == SelfWait::Refused && self.session.holds_itself(&want) {
-            return self.effects.push(Effect::Tell(call, Outcome::Failed(CallError::SelfWait)));
-        }
         let id = self.session.entry_at(want.owner, &want.keys.lock).unwrap_or_else(|| self.new_entry(&want));
-        let mut place = CallPlace { entry: id, limit: None };
-        self.session.common.timers.plan(Timer::Call(call), &mut place.limit, want.manner.limit());
-        self.session.calls.insert(call.0, place);
+        self.place(call, At::Entry(id), want.manner.limit());
         self.with(id, |entry, desk| entry.call(call, want, desk));
+    }
+
+    fn place(&mut self, call: CallId, at: At, limit: Option<Instant>) {
+        let mut place = CallPlace { at, limit: None };
+        self.session.common.timers.plan(Timer::Call(call), &mut place.limit, limit);
+        self.session.calls.insert(call.0, place);
     }
 
     fn new_entry(&mut self, want: &Want) -> Id {
@@ -310,12 +299,10 @@ impl Step<'_> {
         limit: Option<Instant>,
         change: impl FnOnce(&mut Entry, &mut Desk<'_>),
     ) {
-        let Some(CallPlace { entry, .. }) = self.session.calls.get(guard.0).copied() else {
+        let Some(entry) = self.session.entry_of(guard) else {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(CallError::Lost)));
         };
-        let mut place = CallPlace { entry, limit: None };
-        self.session.common.timers.plan(Timer::Call(call), &mut place.limit, limit);
-        self.session.calls.insert(call.0, place);
+        self.place(call, At::Entry(entry), limit);
         self.with_call(call, change);
     }
 
@@ -324,8 +311,8 @@ impl Step<'_> {
             return self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
         }
         let slot = self.session.common.slots.of(&keys.lock);
-        let chore = self.desk().ask_once(keys, slot, Errand { call, question, failure: None });
-        self.session.errands.insert(call, chore);
+        let chore = self.desk().ask_once(keys, slot, Errand { call, question });
+        self.place(call, At::Chore(chore), self.operation_limit());
     }
 
     fn operation_limit(&self) -> Option<Instant> {
@@ -333,10 +320,11 @@ impl Step<'_> {
     }
 
     fn gone(&mut self, call: CallId) {
-        if let Some(errand) = self.session.errands.remove(&call) {
-            return self.desk().errand_gone(errand);
+        match self.session.calls.get(call.0).map(|place| place.at) {
+            // What is under way may still be served.
+            Some(At::Chore(id)) => drop(self.desk().end_chore(id)),
+            _ => self.with_call(call, |entry, desk| entry.gone(call, desk)),
         }
-        self.with_call(call, |entry, desk| entry.gone(call, desk));
         self.session.stop_limit(call);
         self.session.calls.remove(call.0);
     }
@@ -417,17 +405,7 @@ impl Step<'_> {
         if let Ok(Reply { server_micros: Some(micros), .. }) = reply {
             node.clock.learn(request.sent, micros);
         }
-        let change = match &reply {
-            _ if request.lane == Lane::Read => None,
-            Ok(_) => node.answered(None, number.0, now),
-            Err(RequestError::Refused(refusal)) => node.answered(Some(refusal), number.0, now),
-            Err(_) => None,
-        };
-        let note = match (change, &reply) {
-            (Some(GateChange::Closed), Err(RequestError::Refused(refusal))) => Some(Note::Refuses(id, refusal.clone())),
-            (Some(GateChange::Opened), _) => Some(Note::AcceptsAgain(id)),
-            _ => None,
-        };
+        let note = if request.lane == Lane::Read { None } else { node.answered(&reply, number.0, now) };
         self.effects.extend(note.map(Effect::Note));
         self.end(id, number, request, reply);
     }
@@ -644,15 +622,21 @@ impl Step<'_> {
         for timer in self.session.common.timers.due(self.now, STEP) {
             match timer {
                 Timer::Entry(id) => self.with(id, |entry, desk| entry.time(desk)),
-                Timer::Call(call) => {
-                    self.session.stop_limit(call);
-                    self.with_call(call, |entry, desk| entry.late(call, desk));
-                }
+                Timer::Call(call) => self.late(call),
                 Timer::Queue(id) => self.desk().queue_time(id),
                 Timer::Chore(id) => self.desk().chore_time(id),
                 Timer::Work => self.work(),
                 Timer::Closing => {}
             }
+        }
+    }
+
+    /// The limit of a call has passed.
+    fn late(&mut self, call: CallId) {
+        self.session.stop_limit(call);
+        match self.session.calls.get(call.0).map(|place| place.at) {
+            Some(At::Chore(id)) => self.desk().time_out_errand(id),
+            _ => self.with_call(call, |entry, desk| entry.late(call, desk)),
         }
     }
 
@@ -688,6 +672,21 @@ impl Step<'_> {
         self.session.state = State::Closing(why, until);
         self.session.work.push_back(Work::Close { why, from: 0 });
         self.work();
+    }
+
+    fn end_if_closed(&mut self) {
+        let State::Closing(why, until) = self.session.state else { return };
+        let unfinished = self.session.unfinished();
+        let is_done = self.session.work.is_empty() && (unfinished == 0 || why == Closing::RuntimeGone);
+        if is_done || until <= self.now {
+            self.session.state = State::Closed(why);
+            self.session.common.timers.plan(Timer::Closing, &mut Some(until), None);
+            for call in self.session.common.chores.callers() {
+                self.effects.push(Effect::Tell(call, Outcome::Failed(why.error())));
+                self.gone(call);
+            }
+            self.effects.push(Effect::Closed { unfinished });
+        }
     }
 
     /// No request can be sent, and none will be answered.
@@ -743,7 +742,7 @@ impl Step<'_> {
         let (ids, next) = match whose {
             Whose::Queues => common.queues.ids_from(from, count),
             Whose::Entries => entries.ids_from(from, count),
-            Whose::Chores => common.chores.ids_from(from, count),
+            Whose::Chores => common.chores.chores.ids_from(from, count),
         };
         let done = ids.len();
         for id in ids {

@@ -31,9 +31,7 @@ impl Settings {
     pub fn longest_effect(&self, lease: Duration) -> Duration {
         lease.max(self.waiter_ttl).max(self.first_lease) + 2 * self.operation_timeout
     }
-}
 
-impl Settings {
     /// Whether an owner is one of this client's.
     pub fn is_ours(&self, owner_id: &str) -> bool {
         owner_id.rsplit_once(':').is_some_and(|(client, _)| client == self.client)

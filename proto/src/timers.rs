@@ -1,8 +1,9 @@
-//! What is due when.
+//! What is due when, and what waits to be sent.
 
 use std::collections::BTreeSet;
 
 use crate::event::CallId;
+use crate::node::{Asker, Lane, Place};
 use crate::slab::Id;
 use crate::time::Instant;
 
@@ -50,8 +51,27 @@ impl Timers {
     pub fn due(&self, now: Instant, count: usize) -> Vec<Timer> {
         self.0.iter().take_while(|(due, _)| *due <= now).take(count).map(|(_, timer)| *timer).collect()
     }
+}
 
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// When an asker is to be called next, and where it waits to send.
+#[derive(Debug, Clone, Copy, Default, Hash)]
+pub struct Standing {
+    pub planned: Option<Instant>,
+    pub place: Option<Place>,
+}
+
+impl Standing {
+    /// Whether nothing is to be done, as is usual: no request is wanted, and the timer is the same.
+    pub fn is_kept(self, due: Option<Instant>, wants: Option<Lane>) -> bool {
+        self.planned == due && self.place.is_none() && wants.is_none()
     }
+}
+
+/// What an asker wants of that.
+pub struct Wish {
+    pub timer: Timer,
+    pub asker: Asker,
+    pub slot: u16,
+    pub due: Option<Instant>,
+    pub wants: Option<Lane>,
 }

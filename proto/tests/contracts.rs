@@ -4,12 +4,11 @@ mod rig;
 
 use std::time::Duration;
 
-use fairlock_proto::effect::{Note, Outcome, Request};
+use fairlock_proto::effect::{Note, Outcome};
 use fairlock_proto::error::{CallError, Cause, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked};
-use fairlock_proto::event::{
-    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, SelfWait, TaskId, Want,
-};
+use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, Want};
 use fairlock_proto::push::Push;
+use fairlock_proto::request::{Answer, Request};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::leave::Left;
 use fairlock_proto::requests::renew::{Only, Renewed};
@@ -444,31 +443,18 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
     assert!(polls.count() > 1 && matches!(rig.notes[0], Note::IsQueued(_)), "{:?}", rig.notes);
 }
 
-#[test]
-fn a_call_that_would_wait_for_its_own_task_can_be_refused() {
-    let mut rig = Rig::new(settings());
-    rig.hold("x", 7);
-    let want = rig.want("x");
-    let refused = rig.call(fairlock_proto::event::Want { self_wait: SelfWait::Refused, ..want.clone() });
-    assert!(matches!(rig.outcome(refused), Some(Outcome::Failed(CallError::SelfWait))));
-    assert!(rig.sent.is_empty());
-    let of_another_task = fairlock_proto::event::Want { self_wait: SelfWait::Refused, task: TaskId(2), ..want };
-    rig.call(of_another_task);
-    assert!(matches!(rig.last().1, Request::Acquire(_)));
-}
-
 /// Another client has the lock, and these tickets have no place.
-fn polled_by_others(token: u64, missing: &[usize]) -> fairlock_proto::event::Answer {
+fn polled_by_others(token: u64, missing: &[usize]) -> fairlock_proto::request::Answer {
     let mut polled = polled_holder("d:1", 1, token);
-    if let fairlock_proto::event::Answer::Polled(polled) = &mut polled {
+    if let fairlock_proto::request::Answer::Polled(polled) = &mut polled {
         polled.missing = missing.to_vec();
     }
     polled
 }
 
-fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::event::Answer {
+fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::request::Answer {
     use fairlock_proto::requests::poll::{Polled, PolledHolder};
-    fairlock_proto::event::Answer::Polled(Box::new(Polled {
+    fairlock_proto::request::Answer::Polled(Box::new(Polled {
         more: false,
         known: true,
         places: 1,

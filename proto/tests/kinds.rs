@@ -6,14 +6,15 @@ mod rig;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_proto::effect::{DetachOutcome, Outcome, Request};
+use fairlock_proto::effect::{DetachOutcome, Outcome};
 use fairlock_proto::error::{
     CallError, Cause, ChangeError, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
 };
-use fairlock_proto::event::{Answer, CallId, Event, Lease, Manner, RequestId, Scope, Want};
+use fairlock_proto::event::{CallId, Event, Lease, Manner, RequestId, Scope, Want};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Keys, Kind, Share, shared_terms};
 use fairlock_proto::question::{Finding, Question};
+use fairlock_proto::request::{Answer, Request};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::force_unlock::ForceUnlocked;
 use fairlock_proto::requests::give::{Gave, Give};

@@ -9,7 +9,7 @@ use fairlock_proto::error::Ended;
 use fairlock_proto::event::NodeId;
 
 use super::hold::{About, DrivenHold};
-use crate::engine::observe::CallerSpan;
+use super::observe::CallerSpan;
 
 #[derive(Default)]
 pub struct After {

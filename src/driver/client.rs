@@ -8,23 +8,24 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use fairlock_proto::effect::Request;
 use fairlock_proto::error::Cause;
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::push::Push;
+use fairlock_proto::request::Request;
 use fairlock_proto::slots::Topology;
 use fairlock_proto::stages::entry::Stage;
 use fairlock_proto::time::{Instant as Moment, ServerTime};
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::SetOnce;
 use tokio::task::unconstrained;
 use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::after::{After, ForTheTask};
 use super::clock::LocalClock;
+use super::context::Context as ClientContext;
 use super::courier::Courier;
 use super::hold::{About, DrivenHold};
+use super::observe::{CallerSpan, Named};
 use super::relay::{Left, Relay};
 use super::report::Reporter;
 use super::requests::Replied;
@@ -33,29 +34,28 @@ use super::settings;
 use super::shared::{Answered, Shared};
 use super::slots;
 use super::without_runtime;
-use crate::engine::context::Context as ClientContext;
-use crate::engine::observe::{CallerSpan, Named};
-use crate::engine::{Engine, close};
 use crate::store::boot::Boot;
 use crate::store::clock::now;
+use crate::store::runtime::log_line;
 use crate::store::server::Server;
-use crate::store::{Listener, Priority, ServedKeys, Store};
+use crate::store::{Listener, ServedKeys, Store};
 use crate::sync::Mutex;
 
 /// How often a thread looks once more for others before the task goes on: a caller has its own work.
 const ROUNDS: usize = 8;
 
 pub struct Driver {
-    /// It serves all but locks.
-    pub engine: Arc<Engine>,
+    context: Arc<ClientContext>,
     pub clock: LocalClock,
     shared: Mutex<Shared>,
     /// The task's, which is the same for as long as it lives.
     task: OnceLock<Waker>,
     relay: Relay<Courier>,
     reporter: Reporter,
-    /// How many requests had no answer when it was closed.
-    closed: SetOnce<usize>,
+    /// How many requests had no answer when the machine was closed.
+    unfinished: OnceLock<usize>,
+    /// The connection has ended, too.
+    closed: SetOnce<()>,
 }
 
 /// Shared by all handles of a client. The machine closes when the last one is dropped.
@@ -75,19 +75,20 @@ impl Drop for Client {
 
 impl Driver {
     /// Takes the locks of this client over.
-    pub fn start(engine: Arc<Engine>) -> Arc<Client> {
+    pub fn start(context: Arc<ClientContext>) -> Arc<Client> {
         let clock = LocalClock::new();
-        let topology = if engine.context.runner.store.is_cluster() { Topology::Cluster } else { Topology::OneServer };
-        let settings = settings::of(&engine.context.runner.client.id, engine.context.options());
+        let topology = if context.runner.store.is_cluster() { Topology::Cluster } else { Topology::OneServer };
+        let settings = settings::of(&context.runner.client.id, context.options());
         let shared = Mutex::new(Shared::new(settings, topology, clock));
         let driver = Arc::new_cyclic(|driver: &Weak<Self>| Self {
             clock,
             shared,
             task: OnceLock::new(),
-            relay: Relay::new(Courier::new(engine.context.clone(), driver.clone()), ROUNDS),
+            relay: Relay::new(Courier::new(context.clone(), driver.clone()), ROUNDS),
             reporter: Reporter::default(),
+            unfinished: OnceLock::new(),
             closed: SetOnce::new(),
-            engine,
+            context,
         });
         let listener: Arc<dyn Listener> = driver.clone();
         driver.store().listen(Arc::downgrade(&listener));
@@ -98,7 +99,7 @@ impl Driver {
     }
 
     pub fn context(&self) -> &Arc<ClientContext> {
-        &self.engine.context
+        &self.context
     }
 
     /// For a call that begins now.
@@ -129,7 +130,7 @@ impl Driver {
             self.reporter.tell(self.context(), after.reports);
         }
         if let Some(unfinished) = after.closed {
-            let _ = self.closed.set(unfinished);
+            let _ = self.unfinished.set(unfinished);
         }
         if work == ForTheTask::Something {
             self.wake_task();
@@ -210,48 +211,37 @@ impl Driver {
 
     /// Closes the machine, and then the connection. Returns how many requests have had no answer: the same to all who call it.
     pub async fn close(&self) -> usize {
-        let unfinished = self.close_machine().await;
-        // The engine has nothing but the connection, which ends last.
-        close::close(&self.engine).await;
-        unfinished
+        let at_first = self.shared.lock().holds_left();
+        // A quorum logs it once for all of its servers.
+        if !self.context.closing.is_cancelled() && !self.context.is_node() {
+            warn_of(self.valid_holds().len());
+        }
+        self.context.begin_to_close();
+        self.feed(Event::Close);
+        // With a limit: in a runtime that is not driven nothing comes to an end.
+        let closed = timeout(4 * self.context.operation_timeout(), self.closed.wait());
+        if self.context.gone.run_until_cancelled(closed).await.is_none() {
+            // The runtime has ended, and none of them gets an answer. What is held ends with it.
+            self.do_all_that_is_due();
+            return at_first;
+        }
+        self.unfinished()
     }
 
-    /// How many requests had no answer when it was closed. `None`: it is not closed yet.
-    pub fn closed(&self) -> Option<usize> {
-        self.closed.get().copied()
+    /// Whether it is closed, and each of its requests had an answer.
+    pub fn is_finished(&self) -> bool {
+        self.unfinished.get() == Some(&0)
     }
 
     /// How many releases and leaves have had no answer.
     pub fn unfinished(&self) -> usize {
-        self.closed().unwrap_or_else(|| self.shared.lock().unfinished())
-    }
-
-    async fn close_machine(&self) -> usize {
-        let at_first = self.shared.lock().holds_left();
-        // A quorum logs it once for all of its servers.
-        if !self.context().closing.is_cancelled() && !self.context().is_node() {
-            // The log is the user's: the mutex is free by then.
-            close::warn_of(self.valid_holds().len());
-        }
-        self.feed(Event::Close);
-        // With a limit: in a runtime that is not driven nothing comes to an end.
-        let limit = 4 * self.context().operation_timeout();
-        match self.context().gone.run_until_cancelled(timeout(limit, self.closed.wait())).await {
-            Some(Ok(unfinished)) => *unfinished,
-            Some(Err(_)) => self.unfinished(),
-            // The runtime has ended, and none of them gets an answer.
-            None => {
-                self.do_all_that_is_due();
-                let _ = self.closed.set(at_first);
-                self.unfinished()
-            }
-        }
+        self.unfinished.get().copied().unwrap_or_else(|| self.shared.lock().unfinished())
     }
 
     /// Tells the machine which servers were connected before the driver listened.
     fn look_for_connections(&self) {
         for seat in self.store().seats() {
-            if self.store().server(seat).is_some_and(|server| server.is_ready(Priority::Urgent)) {
+            if self.store().server(seat).is_some_and(|server| server.is_ready()) {
                 self.connected(slots::node_at(seat));
             }
         }
@@ -339,7 +329,7 @@ impl Carrier for Driver {
         let work = |courier: &mut Courier| {
             let mut after = After::default();
             courier.carry(|answers, outbox| self.exchange(answers, outbox, &mut after));
-            if self.closed.initialized() {
+            if self.unfinished.get().is_some() {
                 courier.end();
             }
             after
@@ -352,6 +342,13 @@ impl Carrier for Driver {
     /// Before its first poll it needs none: it looks then.
     fn wake_task(&self) {
         self.task.get().into_iter().for_each(Waker::wake_by_ref);
+    }
+}
+
+/// `held`: the number of holds whose guards are alive.
+pub fn warn_of(held: usize) {
+    if held > 0 {
+        tracing::warn!(target: "fairlock::client", held, "closing a client that still holds locks: they are lost");
     }
 }
 
@@ -368,35 +365,32 @@ pub async fn run(driver: Arc<Driver>) {
         if catch_unwind(AssertUnwindSafe(attend)).is_err() {
             context.waker().wake_by_ref();
         }
-        if driver.closed.initialized() { Poll::Ready(()) } else { Poll::Pending }
+        if driver.unfinished.get().is_some() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
     // Once more: what is under way has no reader any longer.
     driver.carry();
     // Here, since a caller of `close` may not wait for it.
-    close::close(&driver.engine).await;
+    driver.context.end().await;
+    log_line(|| {
+        let (client, unfinished) = (&driver.context.runner.client.id, driver.unfinished());
+        tracing::debug!(target: "fairlock::client", %client, unfinished, "closed");
+    });
+    let _ = driver.closed.set(());
 }
 
 impl Listener for Driver {
     fn pushed(&self, from: &ServedKeys, payload: &[u8]) {
         match Push::decode(payload) {
             Some(push) => self.feed(Event::Pushed(self.connection(from), push)),
-            // Which says so.
-            None => self.engine.pushed(from, payload),
+            None => {
+                log_line(|| tracing::debug!(target: "fairlock::server", "an unknown message on this client's channel"));
+            }
         }
     }
 
-    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()> {
-        async move {
-            self.connected(slots::node_at(keys.seat()));
-            self.engine.clone().resumed(keys, broke).await;
-        }
-        .boxed()
-    }
-
-    fn gained(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
-        // The machine checks its own when it hears which slots have moved.
-        self.engine.clone().gained(keys)
+    fn resumed(&self, keys: &ServedKeys) {
+        self.connected(slots::node_at(keys.seat()));
     }
 
     fn broke(&self, keys: &ServedKeys) {
@@ -414,7 +408,8 @@ impl Listener for Driver {
             // Another connection of this client has reported it already.
             return;
         }
-        self.engine.clone().gone();
+        self.context.gone.cancel();
+        self.context.over.cancel();
         self.feed(Event::RuntimeGone);
         self.do_all_that_is_due();
         let holds = self.shared.lock().holds_left();

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-use fairlock_proto::effect::Request;
 use fairlock_proto::event::RequestId;
+use fairlock_proto::request::Request;
 
+use super::context::Context;
 use super::requests::Replied;
 use super::room::{Carrier, Rooms};
-use crate::engine::context::Context;
 
 pub struct Courier {
     rooms: Rooms,

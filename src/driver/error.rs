@@ -5,9 +5,9 @@ use std::sync::Arc;
 use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
-use crate::engine::detached::{DetachRefusal, ExtendError};
-use crate::engine::error::{Ended, LockError, Loss, UnlockError};
-use crate::engine::release::Unlocked;
+use super::detached::{DetachRefusal, ExtendError};
+use super::outcome::Unlocked;
+use super::outcome::{Ended, LockError, Loss, UnlockError};
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 
@@ -74,7 +74,6 @@ pub fn of_call(error: machine::CallError, weight: u32, runner: &Runner, lock_key
         machine::CallError::TooHeavy { limit } => LockError::Permits { wanted: weight, permits: limit },
         machine::CallError::WouldDeadlock => LockError::WouldDeadlock,
         machine::CallError::Lost => LockError::Lost,
-        machine::CallError::SelfWait => LockError::SelfWait,
         machine::CallError::Closed => LockError::Closed,
         machine::CallError::RuntimeGone => LockError::RuntimeGone,
     }

@@ -9,13 +9,13 @@ use fairlock_proto::effect::{self, Way};
 
 use super::call::Pending;
 use super::client::Client;
+use super::detached::DetachOutcome;
+use super::detached::{DetachRefusal, ExtendError};
 use super::error;
 use super::hold::DrivenHold;
+use super::outcome::Unlocked;
+use super::outcome::{Ended, Loss, UnlockError};
 use super::shared::Granted;
-use crate::engine::detached::{DetachRefusal, ExtendError};
-use crate::engine::error::{Ended, Loss, UnlockError};
-use crate::engine::handles::DetachOutcome;
-use crate::engine::release::Unlocked;
 use crate::store::options::{Options, OptionsError};
 
 pub struct DrivenGuard {

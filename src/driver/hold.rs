@@ -5,16 +5,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock_proto::event::{Lease, Manner, Scope, SelfWait, Want};
+use fairlock_proto::event::{Lease, Manner, Scope, Want};
 use fairlock_proto::keys::Keys;
 use fairlock_proto::time::Instant as Moment;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::LocalClock;
-use crate::engine::error::Ended;
-use crate::engine::observe::{Holding, Named, Who};
-use crate::engine::owner::Owner;
-use crate::engine::task_or_thread::TaskOrThread;
+use super::observe::{Holding, Named, Who};
+use super::outcome::{Ended, Loss};
+use super::owner::Owner;
+use super::task_or_thread::TaskOrThread;
 use crate::metrics::LockMetrics;
 use crate::sync::Mutex;
 
@@ -45,8 +45,6 @@ impl About {
             weight,
             terms: terms.clone(),
             task: task.id(),
-            // The page refuses it, where its error belongs.
-            self_wait: SelfWait::Warned,
         }
     }
 }
@@ -182,6 +180,12 @@ impl DrivenHold {
     /// How it has ended, if it has.
     pub fn end(&self) -> Option<Ended> {
         self.end.get().copied()
+    }
+
+    /// The same, also if the machine was not told yet that its deadline has passed: the process may have stood still.
+    pub fn end_by_now(&self) -> Option<Ended> {
+        let is_overdue = || self.live() > 0 && !self.is_valid();
+        self.end().or_else(|| is_overdue().then_some(Ended::Lost(Loss::Expired)))
     }
 
     /// `None`: nobody has claimed it.

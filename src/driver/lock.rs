@@ -1,53 +1,172 @@
-//! The lock of a client whose locks the machine has, by its name.
+//! A lock of one client at its server, by its name, and a call for it.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fairlock_proto::effect::Way;
 use fairlock_proto::event::{Lease, Manner, Scope, Want};
 use fairlock_proto::handle::Handle;
-use fairlock_proto::keys::{Keys, Kind, Share};
+use fairlock_proto::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::stages::entry::Stage;
 
 use super::call::{Pending, Unasked};
 use super::client::Client;
+use super::context::Context;
 use super::error;
 use super::guard::DrivenGuard;
 use super::hold::{About, DrivenHold};
+use super::limit::too_late;
+use super::observe::{self, ObservedCall};
+use super::outcome::LockError;
+use super::owner::Owner;
 use super::shared::Answered;
-use crate::engine::error::LockError;
-use crate::engine::last_answer::too_late;
-use crate::engine::lock::{Caller, EngineLock, LockLease};
-use crate::engine::observe::{self, ObservedCall};
-use crate::engine::owner::Owner;
-use crate::engine::task_or_thread::TaskOrThread;
+use super::task_or_thread::TaskOrThread;
+use crate::metrics::LockMetrics;
 use crate::store::clock::now;
-use crate::store::error::RequestError;
+use crate::store::error::{NameError, RequestError};
+use crate::store::options::{OptionsError, check_label};
 use crate::store::runner::Answer;
 
 #[derive(Clone)]
 pub struct DrivenLock {
-    /// Its name, lease and label, and what is asked about it beside locking.
-    pub lock: EngineLock,
     client: Arc<Client>,
+    name: Arc<str>,
+    keys: Result<Arc<Keys>, NameError>,
+    /// How much of the name a call wants.
+    share: Share,
+    /// The error is boxed, because it is rare.
+    pub lease: Result<LockLease, Box<OptionsError>>,
+    /// The `<first lease>/<label>` suffix of this lock's places in the queue.
+    terms: Result<Arc<str>, Box<OptionsError>>,
+    pub metrics: LockMetrics,
+}
+
+/// How long a lock is held, and whether the watchdog renews that.
+#[derive(Debug, Clone, Copy)]
+pub struct LockLease {
+    pub time: Duration,
+    pub is_renewed: bool,
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    pub owner: Owner,
+    /// It may be re-entered.
+    pub scoped: bool,
+    /// When it called. A call for several servers may come to this one later.
+    pub began: Instant,
+    /// Where it called. Another task may make the call for it.
+    pub task: TaskOrThread,
+}
+
+impl Caller {
+    /// `scope`: the owner of the scope in which it is made.
+    pub fn of(scope: Option<Owner>) -> Self {
+        Self {
+            owner: scope.unwrap_or_else(Owner::new),
+            scoped: scope.is_some(),
+            began: now(),
+            task: TaskOrThread::current(),
+        }
+    }
 }
 
 impl DrivenLock {
+    /// A share of this name, used as that kind.
     pub fn of(kind: Kind, share: Share, client: Arc<Client>, name: &str) -> Self {
-        let lock = EngineLock::new(kind, share, client.driver().engine.clone(), name);
-        Self { lock, client }
+        let context = client.driver().context();
+        let keys = match name.len() {
+            0 => Err(NameError::Empty),
+            length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
+            _ => Ok(Arc::new(Keys::of(kind, &context.options().prefix, name))),
+        };
+        // That of the client, which was checked when it was built.
+        let lease = Ok(LockLease { time: context.options().lease, is_renewed: true });
+        let terms = Ok(context.runner.terms.clone());
+        let metrics = context.options().metrics.of_lock(name);
+        let lock = Self { client, name: name.into(), keys, share, lease, terms, metrics };
+        if kind.is_shared() { lock.with_share(share) } else { lock }
     }
 
-    pub fn changed(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
-        Self { lock: change(&self.lock), client: self.client.clone() }
+    /// Another share of a shared name.
+    pub fn with_share(&self, share: Share) -> Self {
+        let first_lease = self.context().options().first_lease();
+        let terms = self.terms.clone().map(|terms| shared_terms(share, first_lease, label_of(&terms)).into());
+        Self { share, terms, ..self.clone() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URL of the server without the password.
+    pub fn address(&self) -> &str {
+        &self.context().options().address
+    }
+
+    pub fn with_lease(&self, lease: LockLease) -> Self {
+        let checked = self.context().options().check_lease("the lease of this lock", lease.time);
+        Self { lease: checked.map(|()| lease).map_err(Box::new), ..self.clone() }
+    }
+
+    pub fn labelled(&self, label: &str) -> Self {
+        let first_lease = self.context().options().first_lease();
+        let is_shared = self.keys.as_ref().is_ok_and(|keys| keys.kind.is_shared());
+        let terms = || match is_shared {
+            true => shared_terms(self.share, first_lease, label),
+            false => keys::terms(first_lease, label),
+        };
+        let terms = check_label(label).map(|()| terms().into()).map_err(Box::new);
+        Self { terms, ..self.clone() }
+    }
+
+    /// The suffix of its places, with the label.
+    pub fn terms(&self) -> &str {
+        self.terms.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it can be had at all, by its name, lease and label.
+    pub fn check(&self) -> Result<(), LockError> {
+        self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
+    }
+
+    pub fn valid(&self) -> Result<(), LockError> {
+        self.checked().map(drop)
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        self.client.driver().context()
+    }
+
+    pub fn keys(&self) -> Result<&Arc<Keys>, NameError> {
+        self.keys.as_ref().map_err(Clone::clone)
+    }
+
+    /// What a call needs. The first refusal is returned here: `with_lease` and its like have no error to return.
+    pub fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>, LockLease), LockError> {
+        let lease = self.lease.as_ref().map_err(|error| LockError::Lease((**error).clone()))?;
+        let terms = self.terms.as_ref().map_err(|error| LockError::Label((**error).clone()))?;
+        let keys = self.keys()?;
+        let Share { weight, limit } = self.share;
+        if weight == 0 || weight > limit {
+            return Err(LockError::Permits { wanted: weight, permits: limit });
+        }
+        Ok((keys, terms, *lease))
     }
 
     /// The holds of all owners of this client here.
     pub fn holds(&self) -> Vec<Arc<DrivenHold>> {
-        self.lock.keys().map_or_else(|_| Vec::new(), |keys| self.client.driver().holds(&keys.lock))
+        self.keys().map_or_else(|_| Vec::new(), |keys| self.client.driver().holds(&keys.lock))
+    }
+
+    /// The owners of this client that have it, and how many guards each has.
+    pub fn guards(&self) -> Vec<(Owner, u32)> {
+        let valid = self.holds().into_iter().filter(|hold| hold.is_valid());
+        valid.map(|hold| (hold.entry.owner, hold.live())).collect()
     }
 
     /// Whether the task that runs now has the lock outside of any scope.
@@ -69,7 +188,7 @@ impl DrivenLock {
         let manner = match limit.map(|limit| clock.moment(limit)) {
             limit if wait => Manner::Waits { limit },
             limit => {
-                let limit = limit.unwrap_or_else(|| clock.moment(self.lock.context().runner.limit()));
+                let limit = limit.unwrap_or_else(|| clock.moment(self.context().runner.limit()));
                 Manner::Tries { limit, proposed: None }
             }
         };
@@ -89,10 +208,10 @@ impl DrivenLock {
 
     async fn call(&self, caller: Caller, manner: Manner) -> Result<Option<DrivenGuard>, LockError> {
         let (about, lease, weight) =
-            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.lock.metrics, error))?;
+            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         if manner.limit().is_some_and(|limit| limit <= self.client.driver().clock.now()) {
             let error = too_late().await;
-            observe::refused_at_once(&self.lock.metrics, &error);
+            observe::refused_at_once(&self.metrics, &error);
             return Err(error);
         }
         acquire(self.client.clone(), about.want(lease, manner, weight), about).await
@@ -100,7 +219,7 @@ impl DrivenLock {
 
     /// Whether this owner waits behind others, by the server's last answer.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
-        self.is_at(owner, |stage| matches!(stage, Stage::Queued(_)))
+        self.is_at(owner, Stage::is_behind_others)
     }
 
     /// Whether what this owner has given up has no answer yet.
@@ -109,26 +228,25 @@ impl DrivenLock {
     }
 
     fn is_at(&self, owner: Owner, is_meant: impl Fn(&Stage) -> bool) -> bool {
-        self.lock.keys().is_ok_and(|keys| self.client.driver().is_at(owner.number(), &keys.lock, is_meant))
+        self.keys().is_ok_and(|keys| self.client.driver().is_at(owner.number(), &keys.lock, is_meant))
     }
 
     /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
     pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Option<DrivenGuard>, LockError> {
-        let limit = self.client.driver().clock.moment(self.lock.context().runner.limit());
+        let limit = self.client.driver().clock.moment(self.context().runner.limit());
         self.call(caller, Manner::Attaches { limit, handle: Arc::new(handle.clone()) }).await
     }
 
     /// Asks something about it, once.
     pub async fn ask(&self, question: Question) -> Result<Finding, RequestError> {
-        ask_once(&self.client, self.lock.keys()?, question).await
+        ask_once(&self.client, self.keys()?, question).await
     }
 
     /// The holder, and the first `most` waiters.
     pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         match self.ask(Question::Inspect { most }).await? {
-            Finding::Inspected { inspected, server_micros, asked } => {
-                let sent = self.client.driver().clock.instant(asked);
-                Ok(Answer { body: *inspected, sent, server_ms: server_micros / 1000 })
+            Finding::Inspected { inspected, server_micros, .. } => {
+                Ok(Answer { body: *inspected, server_ms: server_micros / 1000 })
             }
             // The machine answers no inspection so.
             Finding::Done | Finding::Nothing => Err(RequestError::Closed),
@@ -145,20 +263,40 @@ impl DrivenLock {
         Ok(matches!(self.ask(question).await?, Finding::Done))
     }
 
+    /// Ends the present hold, if it has the expected token. Returns whether there was one.
+    pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
+        self.carry_out(Question::ForceUnlock { expected }).await
+    }
+
+    /// Sets the limit of a shared name for all clients; `None`: that of each client counts.
+    pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
+        self.carry_out(Question::SetLimit { limit }).await.map(drop)
+    }
+
+    /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
+    pub async fn extend_handle(&self, handle: &Handle, lease: Duration) -> Result<bool, RequestError> {
+        self.carry_out(Question::Extend { handle: handle.clone(), lease }).await
+    }
+
+    /// Gives back what a handle holds. `false`: it held nothing.
+    pub async fn release_handle(&self, handle: &Handle) -> Result<bool, RequestError> {
+        self.carry_out(Question::Release { handle: handle.clone() }).await
+    }
+
     fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease, u32), LockError> {
-        let (keys, terms, lease) = self.lock.checked()?;
+        let (keys, terms, lease) = self.checked()?;
         let about = About {
             keys: keys.clone(),
             owner: caller.owner,
-            owner_id: caller.owner.id(&self.lock.context().runner.client.id).into(),
+            owner_id: caller.owner.id(&self.context().runner.client.id).into(),
             terms: terms.clone(),
-            metrics: self.lock.metrics.clone(),
+            metrics: self.metrics.clone(),
             began: caller.began,
             scope: if caller.scoped { Scope::Owner } else { Scope::Call },
             task: caller.task,
-            is_node: self.lock.context().is_node(),
+            is_node: self.context().is_node(),
         };
-        Ok((Arc::new(about), lease_of(lease), self.lock.weight()))
+        Ok((Arc::new(about), lease_of(lease), self.share.weight))
     }
 }
 

@@ -8,11 +8,18 @@ mod after;
 pub mod call;
 pub mod client;
 mod clock;
+pub mod context;
 mod courier;
+pub mod detached;
 mod error;
 pub mod guard;
 pub mod hold;
+pub mod limit;
+pub mod listing;
 pub mod lock;
+pub mod observe;
+pub mod outcome;
+pub mod owner;
 mod relay;
 mod report;
 mod requests;
@@ -21,9 +28,5 @@ mod settings;
 mod shared;
 mod slots;
 pub mod task;
+pub mod task_or_thread;
 mod without_runtime;
-
-/// Whether the machine has the locks of clients of one server.
-pub fn is_wanted() -> bool {
-    cfg!(feature = "_machine") && std::env::var_os("FAIRLOCK_MACHINE").is_some()
-}

@@ -12,10 +12,10 @@ use fairlock_proto::keys::{Keys, Kind};
 use fairlock_proto::requests::poll::PolledHolder;
 
 use super::after::Report;
+use super::context::Context;
 use super::error;
 use super::hold::{About, DrivenHold};
-use crate::engine::context::Context;
-use crate::engine::observe::{Lost, Named, millis};
+use super::observe::{Lost, Named, millis};
 use crate::store::clock::now;
 use crate::store::error::Refusal;
 use crate::store::runtime::log_line;

@@ -5,16 +5,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use fairlock_proto::effect::Request;
 use fairlock_proto::error::RequestError;
-use fairlock_proto::event::{Reply, RequestId};
+use fairlock_proto::event::RequestId;
 use fairlock_proto::reply::ScriptReply;
+use fairlock_proto::request::{Reply, Request};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::task::unconstrained;
 
+use super::context::Context as ClientContext;
 use super::error;
-use crate::engine::context::Context as ClientContext;
 use crate::metrics::RequestMetrics;
 use crate::store::call::{Answerer, Post};
 use crate::store::clock::now;

@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Wake, Waker};
 
-use fairlock_proto::effect::Request;
 use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::{NodeId, RequestId};
+use fairlock_proto::request::Request;
 
+use super::context::Context as ClientContext;
 use super::requests::{Replied, RoomPost, UnderWay, Wakers};
-use crate::engine::context::Context as ClientContext;
 use crate::sync::Mutex;
 
 /// Who goes on with requests that were woken.

@@ -2,7 +2,6 @@
 
 use fairlock_proto::settings::Settings;
 
-use crate::store::admission::IN_FLIGHT;
 use crate::store::options::Options;
 
 /// `client`: its id.
@@ -18,6 +17,6 @@ pub fn of(client: &str, options: &Options) -> Settings {
         token_ttl: options.token_ttl,
         lease: options.lease,
         max_hold: options.max_hold,
-        in_flight: IN_FLIGHT,
+        in_flight: options.in_flight,
     }
 }

@@ -1,15 +1,16 @@
 //! What is under the mutex: the machine, what its callers read, and what is to be sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Note, Outcome, Request, Way};
+use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Note, Outcome, Way};
 use fairlock_proto::error::{CallError, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
 use fairlock_proto::question::Finding;
+use fairlock_proto::request::Request;
 use fairlock_proto::session::Session;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::slab::Slab;
@@ -21,8 +22,8 @@ use super::after::{After, Report};
 use super::clock::LocalClock;
 use super::error;
 use super::hold::{About, DrivenHold};
+use super::observe::CallerSpan;
 use super::slots;
-use crate::engine::observe::CallerSpan;
 use crate::store::Store;
 
 pub struct Shared {
@@ -217,9 +218,12 @@ impl Shared {
         after.wakes(slot.waker.take());
     }
 
-    /// No answer comes any more. A hold with guards ends at its deadline.
+    /// No answer comes any more. A hold with guards ends at its deadline, also if one of them is just being detached.
     fn forget_holds(&mut self, after: &mut After) {
-        let (kept, forgotten) = std::mem::take(&mut self.holds).into_iter().partition(|(_, hold)| hold.live() > 0);
+        let guards = self.slots.iter_mut().filter(|slot| slot.outcome.is_none()).filter_map(|slot| slot.hold.as_ref());
+        let held: BTreeSet<_> = guards.map(Arc::as_ptr).collect();
+        let is_held = |hold: &Arc<DrivenHold>| held.contains(&Arc::as_ptr(hold));
+        let (kept, forgotten) = std::mem::take(&mut self.holds).into_iter().partition(|(_, hold)| is_held(hold));
         self.holds = kept;
         for hold in BTreeMap::into_values(forgotten) {
             hold.ends(error::ended(Ended::Unconfirmed));
@@ -374,16 +378,17 @@ mod tests {
     use std::time::Duration;
 
     use fairlock_proto::canonical::Seq;
-    use fairlock_proto::event::{Answer, Lease, Manner, Reply, Scope};
+    use fairlock_proto::event::{Lease, Manner, Scope};
     use fairlock_proto::keys::Keys;
+    use fairlock_proto::request::{Answer, Reply};
     use fairlock_proto::requests::acquire::Acquired;
     use fairlock_proto::requests::renew::Renewed;
     use fairlock_proto::time::ServerTime;
 
     use super::super::settings;
     use super::*;
-    use crate::engine::owner::Owner;
-    use crate::engine::task_or_thread::TaskOrThread;
+    use crate::driver::owner::Owner;
+    use crate::driver::task_or_thread::TaskOrThread;
     use crate::metrics::{Metrics, MetricsOptions};
     use crate::store::clock::now;
     use crate::store::options::Options;
@@ -452,6 +457,21 @@ mod tests {
         assert!(shared.read(guard, &mut after).is_some());
         shared.step(Event::Close, &mut after);
         assert_eq!((shared.holds_left(), shared.unfinished()), (0, 1));
+    }
+
+    /// Its holder was never notified of the end. Found by the simulator, seed 75.
+    #[test]
+    fn what_is_being_detached_as_the_runtime_ends_is_held_until_its_deadline() {
+        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
+        connect(&mut shared, &mut after);
+        let (guard, _) = call(&mut shared, &mut after);
+        let lease_left = LEASE.length();
+        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        let Some(Answered::Granted(Granted { hold, .. })) = shared.read(guard, &mut after) else { panic!("it has it") };
+        hold.is_claimed();
+        let _unreliable = hold.is_not_relied_on();
+        shared.step(Event::RuntimeGone, &mut after);
+        assert_eq!(shared.holds_left(), 1);
     }
 
     #[test]

@@ -6,18 +6,20 @@
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use fairlock_proto::desk::PATIENCE;
 use futures::FutureExt;
+use tokio::sync::Notify;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::after::wake;
-use crate::engine::context::Context;
+use super::context::Context;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
@@ -55,6 +57,8 @@ struct Slot<T> {
     progress: Mutex<Progress<T>>,
     /// Cancelled when the caller has read its outcome, or is gone.
     without_caller: CancellationToken,
+    /// Notified when the caller is polled for another reason than this call: it has other work (see `Event::Disturbed`).
+    disturbed: Notify,
 }
 
 enum Progress<T> {
@@ -70,7 +74,8 @@ enum Outcome<T> {
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self { progress: Mutex::new(Progress::UnderWay(None)), without_caller: CancellationToken::new() }
+        let (progress, without_caller) = (Mutex::new(Progress::UnderWay(None)), CancellationToken::new());
+        Self { progress, without_caller, disturbed: Notify::new() }
     }
 }
 
@@ -84,6 +89,10 @@ impl<T> Slot<T> {
             before @ Progress::UnderWay(_) => {
                 // Dropped when the mutex is free.
                 drop(progress);
+                // Its waker was not used.
+                if matches!(before, Progress::UnderWay(Some(_))) {
+                    self.disturbed.notify_one();
+                }
                 drop(before);
                 Poll::Pending
             }
@@ -121,8 +130,16 @@ impl<T> Drop for Worker<T> {
 
 async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = T>) {
     let without_caller = worker.0.without_caller.clone();
-    let working = AssertUnwindSafe(work).catch_unwind();
-    let Some(outcome) = without_caller.run_until_cancelled(working).await else { return };
+    let mut working = pin!(AssertUnwindSafe(work).catch_unwind());
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            () = without_caller.cancelled() => return,
+            outcome = &mut working => break outcome,
+            // What it waits for is polled once more, as it would be in the task of its caller.
+            () = worker.0.disturbed.notified() => {}
+        }
+    };
     worker.tell(Outcome::Done(outcome));
     if without_caller.run_until_cancelled(patience()).await.is_none() {
         return;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::time::sleep_until;
 
-use crate::engine::context::Context;
+use super::context::Context;
 use crate::store::clock::now;
 
 /// Called while the runtime is torn down. `next`: ends what is due, and returns when the next one is.

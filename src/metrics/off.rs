@@ -33,15 +33,9 @@ impl Metrics {
         LockMetrics(())
     }
 
-    pub fn in_flight(&self) -> Counted {
-        Counted(())
-    }
-
     pub fn request(&self, _now: impl FnOnce() -> Instant) -> RequestMetrics {
         RequestMetrics(())
     }
-
-    pub fn round_trip(&self, _took: impl FnOnce() -> Duration) {}
 
     pub fn refused(&self, _code: &str) {}
 

@@ -145,7 +145,7 @@ pub struct RequestMetrics {
 
 impl RequestMetrics {
     pub fn answered(&self, now: impl FnOnce() -> Instant) {
-        self.metrics.round_trip(|| now().saturating_duration_since(self.sent));
+        self.metrics.0.round_trip.record(now().saturating_duration_since(self.sent));
     }
 }
 
@@ -234,17 +234,9 @@ impl Metrics {
         client.groups.lock().entry(group).or_insert(new).clone()
     }
 
-    pub fn in_flight(&self) -> Counted {
-        Counted::new(&self.0.in_flight)
-    }
-
     /// The request is in flight until this is dropped.
     pub fn request(&self, now: impl FnOnce() -> Instant) -> RequestMetrics {
-        RequestMetrics { metrics: self.clone(), sent: now(), _in_flight: self.in_flight() }
-    }
-
-    pub fn round_trip(&self, took: impl FnOnce() -> Duration) {
-        self.0.round_trip.record(took());
+        RequestMetrics { metrics: self.clone(), sent: now(), _in_flight: Counted::new(&self.0.in_flight) }
     }
 
     pub fn refused(&self, code: &str) {

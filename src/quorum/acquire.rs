@@ -16,13 +16,13 @@ use super::context::Quorum;
 use super::error::NoQuorum;
 use super::hold::{Entry, GuardShare, NodeGuard, NodeHold, QuorumHold, whole_millis};
 use super::nodes::Waiting;
+use super::owners::OwnersTurn;
 use crate::driver::guard::DrivenGuard;
+use crate::driver::limit::{is_only_late, no_answer_yet};
+use crate::driver::lock::Caller;
 use crate::driver::lock::DrivenLock;
-use crate::engine::error::LockError;
-use crate::engine::last_answer::{is_only_late, no_answer_yet};
-use crate::engine::lock::Caller;
-use crate::engine::observe::{Holding, Who};
-use crate::engine::owners::OwnersTurn;
+use crate::driver::observe::{Holding, Who};
+use crate::driver::outcome::LockError;
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::Cause;
@@ -126,12 +126,12 @@ impl Gathering {
     }
 
     fn terms(&self) -> &str {
-        self.locks.first().map_or("", |lock| lock.lock.terms())
+        self.locks.first().map_or("", |lock| lock.terms())
     }
 
     /// In milliseconds. It is the same at each of them.
     fn lease(&self) -> u64 {
-        let lease = self.locks.first().and_then(|lock| lock.lock.lease.as_ref().ok());
+        let lease = self.locks.first().and_then(|lock| lock.lease.as_ref().ok());
         lease.map_or(0, |lease| whole_millis(lease.time))
     }
 

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use super::contention::Contention;
 use super::hold::QuorumHold;
 use super::nodes::Nodes;
+use super::owners::OwnerTable;
+use crate::driver::client::warn_of;
 use crate::driver::guard::DrivenGuard;
-use crate::engine::close;
-use crate::engine::error::LockError;
-use crate::engine::owners::OwnerTable;
+use crate::driver::outcome::LockError;
 use crate::metrics::Metrics;
 
 /// Shared by all clones and locks.
@@ -61,7 +61,7 @@ impl Quorum {
     pub async fn close(&self) -> Option<(usize, usize)> {
         let nodes = &self.nodes;
         if !nodes.context.closing.is_cancelled() {
-            close::warn_of(self.held());
+            warn_of(self.held());
         }
         let (used, others): (Vec<_>, Vec<_>) = (0..nodes.all.len()).partition(|index| nodes.is_usable(*index));
         let close_all = |indices: Vec<usize>| {
@@ -81,7 +81,7 @@ impl Quorum {
         }
         // The calls that are not done go on in the background.
         let drivers = || nodes.clients().map(|client| client.driver());
-        let servers = drivers().filter(|driver| driver.closed() != Some(0)).count();
+        let servers = drivers().filter(|driver| !driver.is_finished()).count();
         let is_closed = servers + nodes.majority() <= nodes.all.len();
         (!is_closed).then(|| (drivers().map(|driver| driver.unfinished()).sum(), servers))
     }

@@ -14,9 +14,9 @@ use tokio::time::sleep;
 use super::context::Quorum;
 use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
-use crate::engine::detached::ExtendError;
-use crate::engine::error::{Loss, UnlockError};
-use crate::engine::release::Unlocked;
+use crate::driver::detached::ExtendError;
+use crate::driver::outcome::Unlocked;
+use crate::driver::outcome::{Loss, UnlockError};
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {

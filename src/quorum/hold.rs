@@ -8,12 +8,12 @@ use fairlock_proto::slab::{Id, Slab};
 use tokio_util::sync::CancellationToken;
 
 use super::nodes::Nodes;
+use super::owners::OwnerEntry;
+use crate::driver::detached::ExtendError;
 use crate::driver::guard::DrivenGuard;
 use crate::driver::hold::DrivenHold;
-use crate::engine::detached::ExtendError;
-use crate::engine::error::{Ended, Loss};
-use crate::engine::observe::{Holding, Lost, Who};
-use crate::engine::owners::OwnerEntry;
+use crate::driver::observe::{Holding, Lost, Who};
+use crate::driver::outcome::{Ended, Loss};
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
@@ -167,7 +167,7 @@ impl QuorumHold {
         }
         let (mut left, mut losses, mut lost) = (0, 0, None);
         for node in &self.nodes {
-            match node.hold.end() {
+            match node.hold.end_by_now() {
                 // Its release may have no answer for long.
                 None if node.hold.live() == 0 => {}
                 None if self.counts(node) => left += 1,

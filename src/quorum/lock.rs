@@ -11,12 +11,13 @@ use super::context::Quorum;
 use super::guard::QuorumGuard;
 use super::hold::GuardShare;
 use crate::driver::client::Client;
+use crate::driver::limit::too_late;
+use crate::driver::limit::within;
+use crate::driver::lock::Caller;
 use crate::driver::lock::DrivenLock;
+use crate::driver::observe::{self, ObservedCall};
+use crate::driver::outcome::LockError;
 use crate::driver::task::{RuntimeGone, carry_out};
-use crate::engine::error::LockError;
-use crate::engine::last_answer::too_late;
-use crate::engine::lock::{Caller, EngineLock, within};
-use crate::engine::observe::{self, ObservedCall};
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
 
@@ -42,8 +43,8 @@ impl QuorumLock {
         &self.locks
     }
 
-    pub fn with_each(&self, change: impl Fn(&EngineLock) -> EngineLock) -> Self {
-        Self { locks: self.locks.iter().map(|lock| lock.changed(&change)).collect(), ..self.clone() }
+    pub fn with_each(&self, change: impl Fn(&DrivenLock) -> DrivenLock) -> Self {
+        Self { locks: self.locks.iter().map(&change).collect(), ..self.clone() }
     }
 
     /// The server that this one is, by another address.
@@ -53,7 +54,7 @@ impl QuorumLock {
 
     /// Whether it can be had at all, by its name, lease and label.
     pub fn check(&self) -> Result<(), LockError> {
-        let checked = self.locks.iter().try_for_each(|lock| lock.lock.valid());
+        let checked = self.locks.iter().try_for_each(DrivenLock::valid);
         checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
     }
 

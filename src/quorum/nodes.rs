@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::driver::client::Client;
+use crate::driver::context::Context;
 use crate::driver::lock::ask_once;
-use crate::engine::context::Context;
 use crate::store::clock::now;
 use crate::store::error::{Cause, ConnectError, Fault, RefusalKind, RequestError};
 use crate::store::options::OptionsError;

@@ -1,19 +1,11 @@
 //! How long to wait before trying again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::time::{Sleep, sleep, timeout_at};
-
-use super::clock::now;
-use super::error::RequestError;
+use tokio::time::sleep;
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
-/// While a slot moves: it may rest for a moment only between two moves.
-const LONGEST_FOR_A_SLOT: Duration = Duration::from_millis(200);
-/// While a server refuses: less than what is left of the time of a waiter that was heard before. It may be granted the lock
-/// as soon as the refusal is over, and has to answer by then (P3, P6).
-const LONGEST_FOR_A_PROBE: Duration = Duration::from_millis(500);
 /// A connection that died before this age is no proof of a server that works.
 const YOUNG: Duration = Duration::from_secs(1);
 /// The pause after a young connection died: it proves that the server can be reached at least.
@@ -52,30 +44,6 @@ impl Backoff {
         // Zero doubled stays zero: the clamp is what makes the second pause longer than the first.
         self.next = (2 * self.next).clamp(SHORTEST, LONGEST);
         pause.min(LONGEST)
-    }
-
-    /// The pause before a request is tried again. A request that then waits at a closed gate needs no long pause of its
-    /// own: it would sit that out while the gate opens for the others.
-    pub fn pause_after(&mut self, error: &RequestError) -> Sleep {
-        let pause = if error.is_paced() { SHORTEST } else { self.next() };
-        sleep(if error.is_about_a_slot() { pause.min(LONGEST_FOR_A_SLOT) } else { pause })
-    }
-
-    /// The same, for a call that may last until `limit`. `false`: no time is left for another try. The call then reports why
-    /// its last try failed, and not that the next one would come too late.
-    pub async fn pause_until(&mut self, limit: Option<Instant>, error: &RequestError) -> bool {
-        let pause = self.pause_after(error);
-        let Some(limit) = limit else {
-            pause.await;
-            return true;
-        };
-        // Also where the pause is over: this future may have rested.
-        timeout_at(limit.into(), pause).await.is_ok() && now() < limit
-    }
-
-    /// The pause before a request is sent to a server that refuses.
-    pub fn next_probe(&mut self) -> Duration {
-        self.next().min(LONGEST_FOR_A_PROBE)
     }
 
     pub async fn pause(&mut self) {

@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 use fairlock_proto::command::Command;
 use fairlock_proto::reply::ScriptReply;
 
-use super::admission::Priority;
 use super::error::RequestError;
 
 /// Brings one request after the other to a server, with as little as that takes.
@@ -37,13 +36,11 @@ pub struct Call<'a> {
     /// Sent to a node of a cluster that is about to get the slot of the keys, after the node that has it
     /// answered ASK.
     pub asking: bool,
-    /// The request's priority.
-    pub priority: Priority,
 }
 
 impl<'a> Call<'a> {
-    pub fn new(command: &'a (dyn Fn() -> Command<'a> + Sync), lock_key: &'a str, priority: Priority) -> Self {
-        Self { command, lock_key, asking: false, priority }
+    pub fn new(command: &'a (dyn Fn() -> Command<'a> + Sync), lock_key: &'a str) -> Self {
+        Self { command, lock_key, asking: false }
     }
 
     pub fn asking(self) -> Self {

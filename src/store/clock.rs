@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-pub use fairlock_proto::command::millis;
-
 /// The clock of the runtime. It is tokio's, so that paused time pauses this library too.
 pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()

@@ -12,12 +12,12 @@ use redis::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::admission::IN_FLIGHT;
 use super::call::Call;
 use super::connect_options::Credentials;
 use super::dial::Io;
 use super::error::{Fault, Refusal, RequestError};
 use super::link;
+use super::options::IN_FLIGHT;
 use super::script::{self, Script};
 use crate::sync::Mutex;
 

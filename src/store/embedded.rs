@@ -16,7 +16,6 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Admission, IN_FLIGHT};
 use super::backoff::Backoff;
 use super::call::Call;
 use super::clock::now;
@@ -29,7 +28,7 @@ use super::node::wire::{Supervised, Wire};
 use super::options::Options;
 use super::script;
 use super::server::Told;
-use super::{Priority, ServedKeys, SpawnHook};
+use super::{ServedKeys, SpawnHook};
 use crate::sync::Mutex;
 
 pub type EmbeddedNode = Node<EmbeddedWire>;
@@ -77,7 +76,6 @@ impl Node<EmbeddedWire> {
         client: &str,
         changes: watch::Sender<()>,
     ) -> Self {
-        let in_flight = nodes.first().map_or(1, |server| server.in_flight(client)).min(IN_FLIGHT);
         let wire = EmbeddedWire {
             servers: nodes,
             current: Mutex::default(),
@@ -86,8 +84,7 @@ impl Node<EmbeddedWire> {
             channel_prefix: keys::channel_prefix(&options.prefix),
         };
         // With a known seed, so that a simulated run can be repeated.
-        let admission = Admission::new(in_flight, 0);
-        Self::start(Supervised::new(wire, keys, options, changes, admission), &Handle::current())
+        Self::start(Supervised::new(wire, keys, options, changes), &Handle::current())
     }
 
     /// Wraps the background tasks of this client, so that a simulator can pause and end them.
@@ -138,7 +135,7 @@ impl Wire for EmbeddedWire {
     }
 
     async fn run(node: &Arc<Supervised<Self>>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
-        let (Some(connection), Some(server)) = (node.link.connection(Priority::Urgent), node.wire.server()) else {
+        let (Some(connection), Some(server)) = (node.link.connection(), node.wire.server()) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let request = copied(&node.wire.client, call, request, &tag(&server));
@@ -172,7 +169,7 @@ impl Wire for EmbeddedWire {
 
     /// It takes no time, and no fault is applied to it.
     async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
-        let (Some(connection), Some(server)) = (node.link.connection(Priority::Question), node.wire.server()) else {
+        let (Some(connection), Some(server)) = (node.link.connection(), node.wire.server()) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let answer = server.answer(words);
@@ -271,7 +268,7 @@ impl Supervised<EmbeddedWire> {
         let Some(boot) = &self.boot else { return };
         let boots = boot.request(server.life(), server.epoch());
         let command = || boots.command();
-        let call = Call::new(&command, &boots.key, Priority::Urgent);
+        let call = Call::new(&command, &boots.key);
         let request = copied(&self.wire.client, call, 0, "");
         if let Some(Ok(reply)) = server.serve(&request).map(script_reply) {
             // A reply that cannot be read leaves the requests that follow without a record, and they say so.

@@ -94,12 +94,6 @@ impl Refusal {
         self.code == "NOPERM"
     }
 
-    /// Whether a retry is useless until a person changes something. Part of a script may have run, if a
-    /// right was taken away meanwhile.
-    pub(crate) fn needs_a_person(&self) -> bool {
-        self.kind() == RefusalKind::Final || self.is_about_rights()
-    }
-
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
             // First, since the code alone is not enough: OOM before a script is harmless, and OOM inside comes
@@ -445,31 +439,6 @@ impl RequestError {
             _ => false,
         }
     }
-
-    /// The error of a call that ends with this one. `may_have_run`: an earlier try of the same call may have, of which the
-    /// last one does not know.
-    pub(crate) fn of_call(self, may_have_run: bool) -> Self {
-        if may_have_run && !self.may_have_run() { Self::Unanswered(self.into_cause()) } else { self }
-    }
-
-    pub(crate) fn into_cause(self) -> Cause {
-        match self {
-            Self::NotSent(cause) | Self::Unanswered(cause) => cause,
-            Self::Refused(refusal) => Arc::new(refusal),
-            other => Arc::new(other),
-        }
-    }
-
-    /// Whether it passes when a cluster has moved a slot.
-    pub(crate) fn is_about_a_slot(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.is_of_a_slot())
-    }
-
-    /// Whether the next try waits anyway, at the closed gate.
-    pub(crate) fn is_paced(&self) -> bool {
-        matches!(self, Self::Refused(refusal)
-            if refusal.kind() == RefusalKind::Passing && !refusal.is_of_a_slot())
-    }
 }
 
 fn lacking(missing: &[String]) -> String {
@@ -614,9 +583,6 @@ pub enum Fault {
     /// The node does not see most masters of the client's cluster.
     #[error("the node there is in another cluster than this client, or in none: see CLUSTER NODES there")]
     AnotherCluster,
-    /// A request was not sent within its caller's time.
-    #[error("too many other requests of this client were ahead, and had no answers yet")]
-    NoTurn,
     /// The server refused a request because the time of its call was over, by the server's clock (R2).
     #[error("it reached the server too late, which did nothing")]
     TooLate,
@@ -684,15 +650,6 @@ mod tests {
         assert_eq!((refusal.to_string().as_str(), refusal.kind()), (expected, RefusalKind::Final));
     }
 
-    #[test]
-    fn a_call_of_which_an_earlier_try_may_have_run_does_not_end_as_if_none_had() {
-        let loading = RequestError::Refused(Refusal::new("LOADING", "Redis is loading the dataset in memory"));
-        for last in [RequestError::NotSent(Arc::new(Fault::NoTurn)), RequestError::Closed, loading] {
-            assert!(!last.clone().of_call(false).may_have_run(), "{last}");
-            assert!(last.clone().of_call(true).may_have_run(), "{last}");
-        }
-    }
-
     /// Redis 7.0 says it in the first way, Redis 7.2 and Valkey in the second.
     #[test]
     fn a_right_that_is_missing_inside_a_script_is_known_in_the_words_of_each_server() {
@@ -701,7 +658,7 @@ mod tests {
             "ACL failure in script: User w has no permissions to run the 'pexpire' command script: 8a2, on @user_script:59.",
         ] {
             let refusal = Refusal::new("ERR", message);
-            assert!(refusal.is_about_rights() && refusal.needs_a_person() && refusal.in_script, "{refusal:?}");
+            assert!(refusal.is_about_rights() && refusal.in_script, "{refusal:?}");
             assert_eq!(refusal.kind(), RefusalKind::Unknown);
             assert!(!refusal.message.contains("script: ") && refusal.message.len() > 40, "{refusal}");
         }

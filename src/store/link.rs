@@ -1,24 +1,19 @@
-//! The state of the line between a client and one server: down, resuming, ready, gone, or closed.
+//! The state of the line between a client and one server: down, ready, gone, or closed.
 //!
 //! Redis and the embedded server each bring their own kind of connection.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use futures::FutureExt;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::now;
 use super::error::{Cause, Fault, RequestError};
 use super::server::Line;
-use super::{Listener, Priority, ServedKeys};
+use super::{Listener, ServedKeys};
 use crate::metrics::{Counted, Metrics};
 use crate::sync::Mutex;
-
-/// How long a node waits for more slots before it checks what they brought along.
-const GAINED_TOGETHER: Duration = Duration::from_millis(50);
 
 pub trait Connection: Clone + Send + Sync + 'static {
     /// Cancelled when this connection is not to be used any longer.
@@ -28,8 +23,6 @@ pub trait Connection: Clone + Send + Sync + 'static {
 #[derive(Clone)]
 pub enum State<C> {
     Down(Cause),
-    /// Up, but only urgent requests are sent: waits and holds from before the break come first.
-    Resuming(C),
     Ready(C),
     /// The runtime that kept the connection has ended.
     Gone,
@@ -48,8 +41,6 @@ pub struct Link<C> {
     pub keys: ServedKeys,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
-    /// Notified when a node of a cluster has got slots from another one.
-    gained: Notify,
     metrics: Metrics,
     /// Counted among the connected servers, or among the others.
     counted: Mutex<Option<Counted>>,
@@ -60,22 +51,22 @@ pub struct Link<C> {
 impl<C: Connection> Link<C> {
     pub fn new(keys: ServedKeys, changes: watch::Sender<()>, metrics: Metrics) -> Self {
         let state = Mutex::new(State::Down(Arc::new(Fault::NotConnected)));
-        let (changed, gained, broke) = (Notify::new(), Notify::new(), Mutex::new(None));
+        let (changed, broke) = (Notify::new(), Mutex::new(None));
         let (listener, counted, stop) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Self { state, changed, changes, listener, keys, broke, gained, metrics, counted, stop }
+        Self { state, changed, changes, listener, keys, broke, metrics, counted, stop }
     }
 
-    pub fn connection(&self, priority: Priority) -> Option<C> {
-        usable(&self.state.lock(), priority).cloned()
+    pub fn connection(&self) -> Option<C> {
+        usable(&self.state.lock()).cloned()
     }
 
     /// Whether there is one, for a look that needs no copy of it: each request looks twice.
-    pub fn is_ready(&self, priority: Priority) -> bool {
-        usable(&self.state.lock(), priority).is_some()
+    pub fn is_ready(&self) -> bool {
+        usable(&self.state.lock()).is_some()
     }
 
     /// Resolves when there is a usable connection, or with `Closed` or `RuntimeGone`.
-    pub async fn ready(&self, priority: Priority) -> Result<(), RequestError> {
+    pub async fn ready(&self) -> Result<(), RequestError> {
         loop {
             // Register before looking: a change between the look and the await is not missed.
             let changed = self.changed.notified();
@@ -86,7 +77,7 @@ impl<C: Connection> Link<C> {
                 State::Gone => return Err(RequestError::RuntimeGone),
                 _ => {}
             }
-            if self.is_ready(priority) {
+            if self.is_ready() {
                 return Ok(());
             }
             changed.await;
@@ -106,10 +97,7 @@ impl<C: Connection> Link<C> {
         let down = |cause| if is_wanted { Line::Down(cause) } else { Line::Idle };
         match &*self.state.lock() {
             State::Down(cause) => down(cause.clone()),
-            State::Resuming(connection) | State::Ready(connection) if connection.dead().is_cancelled() => {
-                down(Arc::new(Fault::Disconnected))
-            }
-            State::Resuming(_) => Line::Resuming,
+            State::Ready(connection) if connection.dead().is_cancelled() => down(Arc::new(Fault::Disconnected)),
             State::Ready(_) => Line::Up,
             State::Gone => Line::RuntimeGone,
             State::Closed => Line::Closed,
@@ -118,7 +106,7 @@ impl<C: Connection> Link<C> {
 
     /// How long it has been down, if it was up before.
     pub fn down_for(&self) -> Option<Duration> {
-        let is_down = matches!(*self.state.lock(), State::Down(_) | State::Resuming(_));
+        let is_down = matches!(*self.state.lock(), State::Down(_));
         is_down.then(|| *self.broke.lock()).flatten().map(|broke| now().saturating_duration_since(broke))
     }
 
@@ -127,14 +115,11 @@ impl<C: Connection> Link<C> {
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state.lock();
         // Not when only the reason for its absence has changed.
-        let breaks = matches!((&*state, &next), (State::Resuming(_) | State::Ready(_), State::Down(_)));
+        let breaks = matches!((&*state, &next), (State::Ready(_), State::Down(_)));
         if breaks {
             *self.broke.lock() = Some(now());
         }
-        if !matches!(
-            (&*state, &next),
-            (State::Closed, _) | (State::Gone, State::Down(_) | State::Resuming(_) | State::Ready(_))
-        ) {
+        if !matches!((&*state, &next), (State::Closed, _) | (State::Gone, State::Down(_) | State::Ready(_))) {
             *state = next;
         }
         // Woken waiters lock the state at once, and a recorder of metrics may ask for it: so let go of it first.
@@ -161,7 +146,7 @@ impl<C: Connection> Link<C> {
 
     fn is_up(&self) -> Option<bool> {
         match *self.state.lock() {
-            State::Down(_) | State::Resuming(_) => Some(false),
+            State::Down(_) => Some(false),
             State::Ready(_) => Some(true),
             State::Gone | State::Closed => None,
         }
@@ -182,49 +167,15 @@ impl<C: Connection> Link<C> {
         self.listener.get().and_then(Weak::upgrade)
     }
 
-    /// Takes a new connection into use: the listener checks its waits and holds first, for a bounded time, then everybody may
-    /// use it. Ends when all were checked.
-    async fn resume(&self, connection: &C, limit: Duration) {
-        // Urgent requests first: the polls and renewals of the check need this connection.
-        self.enter(State::Resuming(connection.clone()));
-        let broke = *self.broke.lock();
-        if broke.is_some() {
+    /// Takes a new connection into use.
+    pub fn resume(&self, connection: &C) {
+        self.enter(State::Ready(connection.clone()));
+        if self.broke.lock().is_some() {
             self.metrics.reconnected();
         }
-        let Some(listener) = self.listener() else { return self.enter(State::Ready(connection.clone())) };
-        let mut checks = listener.resumed(self.keys.clone(), broke);
-        // With a limit. Otherwise one check that hangs would keep all new acquires out.
-        let is_checked = timeout(limit, &mut checks).await.is_ok();
-        self.enter(State::Ready(connection.clone()));
-        if !is_checked {
-            checks.await;
-        }
-    }
-
-    pub fn gained_slots(&self) {
-        self.gained.notify_one();
-    }
-
-    /// Checks waits and holds against the server, and never ends: the caller drops it with the connection. `new`: a connection
-    /// that the client has not used yet.
-    pub async fn keep_checked(&self, new: Option<&C>, limit: Duration) {
-        if let Some(connection) = new {
-            self.resume(connection, limit).await;
-        }
-        self.check_gains().await;
-    }
-
-    /// Checks waits and holds again when slots have come here from another node, whose messages may have been missed
-    /// and whose state may be newer than what was moved.
-    async fn check_gains(&self) {
-        loop {
-            self.gained.notified().await;
-            // Slots often come one by one, and one check is enough for many of them.
-            sleep(GAINED_TOGETHER).await;
-            let _ = self.gained.notified().now_or_never();
-            if let Some(listener) = self.listener() {
-                listener.gained(self.keys.clone()).await;
-            }
+        // Unless the client was closed meanwhile.
+        if self.is_up() == Some(true) {
+            self.listener().into_iter().for_each(|listener| listener.resumed(&self.keys));
         }
     }
 
@@ -256,12 +207,9 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-fn usable<C: Connection>(state: &State<C>, priority: Priority) -> Option<&C> {
+fn usable<C: Connection>(state: &State<C>) -> Option<&C> {
     match state {
         State::Ready(connection) => Some(connection),
-        State::Resuming(connection) if matches!(priority, Priority::Urgent | Priority::Release | Priority::Cleanup) => {
-            Some(connection)
-        }
         _ => None,
     }
     // A connection may be dead before its supervisor has noticed and entered `Down`.

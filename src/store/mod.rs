@@ -3,7 +3,6 @@
 //! Nothing here knows waits or holds. It sends, distinguishes replies from errors, and reads the server's
 //! clock from every reply.
 
-pub mod admission;
 pub mod backoff;
 pub mod boot;
 pub mod call;
@@ -23,7 +22,6 @@ pub mod location;
 pub mod names;
 pub mod node;
 pub mod options;
-mod requests;
 pub mod rights;
 pub mod runner;
 pub mod runtime;
@@ -37,17 +35,14 @@ mod url;
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-pub use admission::Priority;
 use call::Call;
 use call::Post;
 use cluster::identity::Masters;
-use cluster::slots::{SlotMap, slot_of};
 use error::{Cause, RequestError};
 use server::Server;
 
@@ -55,21 +50,11 @@ use server::Server;
 pub trait Store: Send + Sync + 'static {
     /// The server of this lock. `None`: no node of the cluster serves its slot at the moment.
     fn serving(&self, lock_key: &str) -> Option<&dyn Server>;
-    /// Resolves with the server of this lock when it is ready, or with `Closed` or `RuntimeGone`.
-    fn ready<'a>(
-        &'a self,
-        lock_key: &'a str,
-        priority: Priority,
-    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>>;
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
-    /// Runs one script at the server of its keys; `request` is its first argument, which the reply echoes.
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
-    /// Runs a script at the server of this seat. Where the keys have moved, the request fails and the listener hears of the
-    /// move: it asks anew.
-    fn run_at<'a>(&'a self, _seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        self.run(call, request)
-    }
+    /// Runs one script at the server of this seat; `request` is its first argument, which the reply echoes. Where the keys have
+    /// moved, the request fails and the listener hears of the move: it asks anew.
+    fn run_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
     /// A post to the server of this seat. `None`: it takes [`run_at`](Self::run_at).
     fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         None
@@ -104,17 +89,13 @@ pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()
 pub trait Listener: Send + Sync + 'static {
     /// A message to this client's channel, from the server of these keys. It runs inside the connection's driver, so it must not block.
     fn pushed(&self, from: &ServedKeys, payload: &[u8]);
-    /// A new connection is up, or slots have come here. Messages for these keys may have been missed, so their waits and
-    /// holds are checked. `broke`: when the end of the connection before was noticed; `None`: there was none.
-    fn resumed(self: Arc<Self>, keys: ServedKeys, broke: Option<Instant>) -> BoxFuture<'static, ()>;
-    /// Slots have come to a server that was connected before. What waits or holds there is checked.
-    fn gained(self: Arc<Self>, keys: ServedKeys) -> BoxFuture<'static, ()> {
-        self.resumed(keys, None)
-    }
+    /// A new connection is up. Messages for these keys may have been missed. It runs inside the connection's driver, so it must
+    /// not block.
+    fn resumed(&self, keys: &ServedKeys);
     /// The connection that serves these keys has ended.
-    fn broke(&self, _keys: &ServedKeys) {}
+    fn broke(&self, keys: &ServedKeys);
     /// Some of these slots have another server now.
-    fn moved(&self, _slots: RangeInclusive<u16>) {}
+    fn moved(&self, slots: RangeInclusive<u16>);
     /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
     /// must not block.
     fn gone(self: Arc<Self>);
@@ -127,8 +108,6 @@ pub enum ServedKeys {
     All,
     /// A node of a cluster serves those in its slots, whichever these are at the moment.
     Slots {
-        /// The master of each slot.
-        slots: Arc<SlotMap>,
         /// The node.
         seat: u16,
         /// Those of the cluster that the node must belong to.
@@ -146,13 +125,6 @@ impl ServedKeys {
         match self {
             Self::All => 0,
             Self::Slots { seat, .. } => *seat,
-        }
-    }
-
-    pub fn contains(&self, lock_key: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Slots { slots, seat, .. } => slots.seat_of(slot_of(lock_key)) == Some(*seat),
         }
     }
 }

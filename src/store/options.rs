@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::metrics::{Metrics, MetricsOptions};
 
+/// Requests in flight of each kind. Enough to keep a server busy, and few enough that a renewal
+/// never waits behind more than a few milliseconds of work (P8).
+pub const IN_FLIGHT: usize = 256;
+
 /// The options of one client.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -23,6 +27,8 @@ pub struct Options {
     pub clock_difference: Duration,
     /// How long one of several servers may take to answer. `None`: a quarter of the operation time-out.
     pub server_timeout: Option<Duration>,
+    /// Requests in flight of each kind.
+    pub in_flight: usize,
     /// The URL of the server without the password, for messages.
     pub address: String,
     /// The server of a quorum that this client is for. Then the quorum logs holds and losses.
@@ -140,6 +146,7 @@ impl Default for Options {
             strict_restart: None,
             clock_difference: Duration::ZERO,
             server_timeout: None,
+            in_flight: IN_FLIGHT,
             address: String::new(),
             node: None,
             metrics_options: MetricsOptions::default(),

@@ -6,7 +6,6 @@ use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Admission, Priority};
 use super::boot::Boot;
 use super::call::Call;
 use super::clock::ServerClock;
@@ -14,9 +13,9 @@ use super::error::{Cause, RequestError};
 
 pub trait Server: Send + Sync + 'static {
     /// Whether a request would be sent at once.
-    fn is_ready(&self, priority: Priority) -> bool;
+    fn is_ready(&self) -> bool;
     /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
-    fn ready(&self, priority: Priority) -> BoxFuture<'_, Result<(), RequestError>>;
+    fn ready(&self) -> BoxFuture<'_, Result<(), RequestError>>;
     /// Has it connected, if it is not.
     fn want(&self);
     /// Why there is no connection.
@@ -29,8 +28,6 @@ pub trait Server: Send + Sync + 'static {
     fn distrust(&self);
     /// An answer did not come in time: the connection may be half-open, so find out at once.
     fn suspect(&self);
-    /// Decides when a request may be sent.
-    fn admission(&self) -> &Admission;
     fn clock(&self) -> &ServerClock;
     /// Host and port, or the path of the socket.
     fn address(&self) -> String;
@@ -51,8 +48,6 @@ pub enum Line {
     /// No lock there was asked for yet.
     Idle,
     Down(Cause),
-    /// It is up again, and holds and waits are checked first.
-    Resuming,
     Up,
     RuntimeGone,
     Closed,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use fairlock::{
     ExtendError, HandleError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner,
 };
-use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use crate::support::{
@@ -143,48 +142,6 @@ async fn an_extend_without_an_answer_leaves_the_lease_as_it_was() {
         eventually("it is back", async || guard.extend(600 * SECOND).await.is_ok()).await;
         assert!(guard.valid_for() > 500 * SECOND);
         guard.unlock().await.unwrap();
-        client.close().await.unwrap();
-    })
-    .await;
-}
-
-/// Calls of one owner take turns: what keeps the one before is the cause, and not how many others there are.
-#[tokio::test]
-async fn an_extend_behind_another_call_of_its_owner_reports_what_keeps_that_one() {
-    in_virtual_time(async |store| {
-        let client = store.open(LockClient::builder()).await;
-        let lock = client.lock("x").with_lease(600 * SECOND);
-        Owner::new()
-            .scope(async {
-                let guard = lock.lock().await.unwrap();
-                let why = async || match guard.extend(600 * SECOND).await {
-                    Err(ExtendError::Request(RequestError::NotSent(cause) | RequestError::Unanswered(cause))) => {
-                        cause.to_string()
-                    }
-                    other => panic!("{other:?}"),
-                };
-                store.network.silence(true);
-                for nests in [false, true] {
-                    // Another call has the turn, and its future rests.
-                    let nested = lock.lock().map(drop);
-                    let extending = guard.extend(600 * SECOND).map(drop);
-                    let first = if nests { nested.left_future() } else { extending.right_future() };
-                    let mut first = Box::pin(first);
-                    assert!((&mut first).now_or_never().is_none());
-                    assert_eq!(why().await, "no answer yet", "nests: {nests}");
-                }
-                store.network.silence(false);
-                eventually("it is back", async || guard.extend(600 * SECOND).await.is_ok()).await;
-                // The turn goes to a call whose future rests.
-                let (mut first, mut second) =
-                    (Box::pin(guard.extend(600 * SECOND)), Box::pin(guard.extend(600 * SECOND)));
-                assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
-                first.await.unwrap();
-                assert_eq!(why().await, "no answer yet");
-                drop(second);
-                guard.unlock().await.unwrap();
-            })
-            .await;
         client.close().await.unwrap();
     })
     .await;

@@ -905,26 +905,6 @@ async fn what_the_server_refuses_is_told_as_refused() {
     .await;
 }
 
-/// The request was under way for longer than its call may take, and the future rests meanwhile.
-#[tokio::test]
-async fn a_detach_that_was_refused_as_late_says_so() {
-    with_gives(async |gives, [client, _], _| {
-        let mut detaching = Box::pin(held(&client).await.detach(LEASE));
-        gives.next(vec![Delivery { request: 6 * SECOND, reply: Some(Duration::ZERO) }]);
-        assert!((&mut detaching).now_or_never().is_none());
-        sleep(8 * SECOND).await;
-        let Err(DetachError::Refused { guard, reason: DetachRefusal::Request(RequestError::NotSent(cause)), .. }) =
-            detaching.await
-        else {
-            panic!("it was not refused")
-        };
-        assert_eq!(cause.to_string(), "it reached the server too late, which did nothing");
-        assert!(guard.is_valid());
-        guard.unlock().await.unwrap();
-    })
-    .await;
-}
-
 /// The server comes back without its data while the detach is refused: the guard that goes on learns of it, and does not rely on its
 /// lease.
 #[tokio::test]

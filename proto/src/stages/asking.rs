@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Note, Outcome, Request, Way};
+use crate::effect::{Note, Outcome, Way};
 use crate::error::{CallError, Fault, RequestError, other_reply};
-use crate::event::{Answer, Manner, Reply};
+use crate::event::Manner;
 use crate::handle::Handle;
 use crate::queue::{Belief, NewWaiter};
+use crate::request::{Answer, Reply, Request};
 use crate::requests::acquire::{Acquire, Acquired, Mode};
 use crate::requests::give::{Gave, Give};
-use crate::sending::{Answered, Sending};
-use crate::stages::attempt::{Attempt, Call, LastAnswer, Remains};
+use crate::sending::{Answered, Asked, LastAnswer, Sending};
+use crate::stages::attempt::{Attempt, Call, Remains};
 use crate::stages::confirming::Confirming;
-use crate::stages::entry::{Stage, Who};
+use crate::stages::entry::{Said, Stage, Who};
 use crate::stages::queued::Queued;
 use crate::time::ServerTime;
 use crate::trust::{Floor, Grant};
@@ -22,29 +22,25 @@ use crate::trust::{Floor, Grant};
 #[derive(Debug, Clone, Hash)]
 pub struct Asking {
     pub attempt: Attempt,
-    pub sending: Sending,
-    /// Of the request that is under way.
-    not_after: ServerTime,
     /// A grant that came before the answer "queued", which is needed to judge it (R7).
     early: Option<Grant>,
 }
 
 impl Asking {
-    pub fn new(attempt: Attempt, sending: Sending) -> Self {
-        Self { attempt, sending, not_after: ServerTime::default(), early: None }
+    pub fn new(attempt: Attempt) -> Self {
+        Self { attempt, early: None }
     }
 
     pub fn begin(call: Call, desk: &mut Desk<'_>) -> Stage {
-        Stage::Asking(Self::new(Attempt::new(call, desk), Sending::Waits))
+        Stage::Asking(Self::new(Attempt::new(call, desk)))
     }
 
     /// The same request each time (R1).
-    pub fn ask(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Request {
-        let Call { terms, lease, manner, .. } = &self.attempt.call;
+    pub fn ask(&mut self, who: &Who, desk: &mut Desk<'_>) -> Request {
         // An answer proves nothing about a message from before its request (R7). If this attempt has the lock, it says so.
         self.early = None;
-        self.sending = Sending::UnderWay(number);
-        self.not_after = desk.not_after(who.slot);
+        self.attempt.asked.not_after = desk.not_after(who.slot);
+        let Attempt { call: Call { terms, lease, manner, .. }, asked, .. } = &self.attempt;
         let mode = match manner {
             Manner::Waits { .. } => Mode::Queue,
             Manner::Tries { proposed: None, .. } => Mode::Try,
@@ -54,17 +50,17 @@ impl Asking {
         Request::Acquire(Acquire {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
-            seq: self.attempt.seq.0,
+            seq: asked.seq.0,
             mode,
             lease: lease.length(),
             terms: terms.clone(),
-            not_after: self.not_after.0,
+            not_after: asked.not_after.0,
         })
     }
 
     /// It asks for what a handle holds (R16).
     fn attach(&self, handle: &Handle, who: &Who) -> Request {
-        let Attempt { call, seq, .. } = &self.attempt;
+        let Attempt { call, asked: Asked { seq, not_after, .. }, .. } = &self.attempt;
         Request::Give(Box::new(Give {
             keys: who.keys.clone(),
             from: handle.owner.clone(),
@@ -74,21 +70,11 @@ impl Asking {
             attempt: seq.0,
             lease: call.lease.length(),
             terms: call.terms.clone(),
-            not_after: self.not_after.0,
+            not_after: not_after.0,
         }))
     }
 
-    /// A request that is under way may be served until its `not_after`, whatever the server's clock shows later (R3).
-    fn count_copies(&mut self) {
-        if matches!(self.sending, Sending::UnderWay(_)) {
-            self.attempt.copies_until = self.attempt.copies_until.max(self.not_after);
-        }
-    }
-
     pub fn replied(self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if !self.sending.awaits(answered.number) {
-            return Stage::Asking(self);
-        }
         match &answered.reply {
             Ok(Reply { answer: Answer::Acquired(acquired), .. }) => {
                 let acquired = *acquired;
@@ -98,17 +84,18 @@ impl Asking {
                 let (gave, server_ms) = (*gave, server_micros.unwrap_or_default() / 1000);
                 self.attached(gave, server_ms, &answered, who, desk)
             }
-            _ => self.unanswered(answered.reply.err(), who, desk),
+            _ => self.unanswered(answered.reply.err().unwrap_or_else(other_reply), who, desk),
         }
     }
 
     fn answered(mut self, acquired: Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.attempt.last = match acquired {
-            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => LastAnswer::Others,
+        let last = &mut self.attempt.asked.last;
+        match acquired {
+            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => *last = LastAnswer::Others,
             // A late request, or one that is over, does not look at who has the lock.
-            Acquired::Late | Acquired::Over => self.attempt.last,
-            Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => LastAnswer::Nothing,
-        };
+            Acquired::Late | Acquired::Over => {}
+            Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => *last = LastAnswer::Nothing,
+        }
         match acquired {
             Acquired::Held { token, lease_left, .. } => self.held(token, lease_left, answered, who, desk),
             Acquired::Queued { .. } => self.queued(&acquired, answered, who, desk),
@@ -118,8 +105,8 @@ impl Asking {
                 desk.tell(self.attempt.call.id, Outcome::Busy);
                 Stage::Idle
             }
-            // Free behind more dead tickets than one call clears.
-            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => self.again(Sending::Waits),
+            // Free behind more dead tickets than one call clears: at once again.
+            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => Stage::Asking(self),
             Acquired::Full { waiters, .. } => self.attempt.fail(CallError::QueueFull { waiters }, who, desk),
             // Our estimate of the server's clock was off; this answer has corrected it.
             Acquired::Late => self.pause(desk),
@@ -157,14 +144,14 @@ impl Asking {
         let Acquired::Queued { floor, lease_left, more, known, .. } = *acquired else { return Stage::Asking(self) };
         (self.attempt.remains, self.attempt.way) = (Remains::Something, Way::HandedOver);
         // The answer to an earlier copy may have said that the client was given up (R8).
-        let is_known = known && self.attempt.copies_until == ServerTime::default();
+        let is_known = known && self.attempt.asked.copies_until == ServerTime::default();
         let Answered { sent, epoch, .. } = *answered;
         let queue = desk.enqueue(&NewWaiter {
             keys: &who.keys,
             slot: who.slot,
             entry: who.id,
             owner_id: &who.owner_id,
-            seq: self.attempt.seq,
+            seq: self.attempt.asked.seq,
             floor: Floor { token: floor, asked: sent, round_trip: desk.now.since(sent), epoch },
             lease_left,
             more,
@@ -173,70 +160,53 @@ impl Asking {
         desk.note(Note::IsQueued(self.attempt.call.id));
         let queued = Queued::new(self.attempt, queue);
         match self.early {
-            Some(grant) => queued.pushed(grant, who, desk),
+            Some(grant) => queued.told(Said::Pushed(grant), who, desk),
             None => Stage::Queued(queued),
         }
     }
 
-    fn unanswered(mut self, error: Option<RequestError>, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let error = error.unwrap_or_else(other_reply);
-        if matches!(error, RequestError::Unanswered(_) | RequestError::RuntimeGone) {
-            self.count_copies();
-        }
+    fn unanswered(mut self, error: RequestError, who: &Who, desk: &mut Desk<'_>) -> Stage {
         // A script that was refused half-way may have left anything behind.
-        if matches!(&error, RequestError::Refused(refusal) if refusal.ran_in_part()) {
+        if error.may_have_run() {
             self.attempt.remains = Remains::Something;
         }
-        let pause = Sending::Pause(desk.now + self.attempt.backoff.pause_after(&error));
-        match LastAnswer::failed(error) {
-            Err(error) => self.attempt.fail(error, who, desk),
-            Ok(failed) => {
-                self.attempt.last = failed;
-                // Granted, and the answer is lost: the same request gets it at once (P6).
-                let is_granted = self.early.is_some();
-                self.again(if is_granted { Sending::Waits } else { pause })
-            }
+        let end = error.of_call();
+        self.attempt.asked.repeat(error, desk.now);
+        // Granted, and the answer is lost: the same request gets it at once (P6).
+        if self.early.is_some() {
+            self.attempt.asked.sending.hurry();
         }
-    }
-
-    fn again(mut self, sending: Sending) -> Stage {
-        self.sending = sending;
-        Stage::Asking(self)
+        match end {
+            Some(error) => self.attempt.fail(error, who, desk),
+            None => Stage::Asking(self),
+        }
     }
 
     fn pause(mut self, desk: &Desk<'_>) -> Stage {
-        let pause = Sending::Pause(desk.now + self.attempt.backoff.pause());
-        self.again(pause)
-    }
-
-    /// A grant of this attempt was pushed.
-    pub fn pushed(mut self, grant: Grant) -> Stage {
-        match self.sending {
-            // Granted, and the answer is lost.
-            Sending::Pause(_) => self.sending = Sending::Waits,
-            Sending::Waits => {}
-            // Messages may come late: the one with the smaller token is about a grant that is over.
-            Sending::UnderWay(_) => {
-                self.early = self.early.into_iter().chain([grant]).max_by_key(|grant| grant.token);
-            }
-        }
+        self.attempt.asked.pause(desk.now);
         Stage::Asking(self)
     }
 
-    /// A poll found that this attempt has the lock.
-    pub fn found(mut self) -> Stage {
-        if let Sending::Pause(_) = self.sending {
-            self.sending = Sending::Waits;
+    /// The server says that this attempt has the lock.
+    pub fn told(mut self, said: Said) -> Stage {
+        match said {
+            // Messages may come late: the one with the smaller token is about a grant that is over.
+            Said::Pushed(grant) if self.attempt.asked.sending.is_under_way() => {
+                self.early = self.early.into_iter().chain([grant]).max_by_key(|grant| grant.token);
+            }
+            // The answer is lost.
+            _ => self.attempt.asked.sending.hurry(),
         }
         Stage::Asking(self)
     }
 
     /// It asks no longer.
     pub fn withdraw(mut self) -> Attempt {
-        self.count_copies();
+        let asked = &mut self.attempt.asked;
+        asked.count_copies();
         // What the server has refused before says nothing about this request.
-        if let (Sending::UnderWay(_), LastAnswer::Nothing) = (self.sending, &self.attempt.last) {
-            self.attempt.last = LastAnswer::Failed(Fault::NoAnswerYet.into());
+        if let (Sending::UnderWay(_), LastAnswer::Nothing) = (asked.sending, &asked.last) {
+            asked.last = LastAnswer::Failed(RequestError::Unanswered(Fault::NoAnswerYet.into()));
         }
         self.attempt
     }

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::canonical::Seq;
 use crate::chore::Leaving;
 use crate::desk::Desk;
 use crate::effect::{Outcome, Way};
-use crate::error::{CallError, Cause, Loss, RequestError};
+use crate::error::{CallError, Loss};
 use crate::event::{CallId, Lease, Manner, Scope, TaskId};
 use crate::keys::place;
 use crate::lease;
-use crate::sending::{Answered, Sending};
+use crate::sending::{Answered, Asked, LastAnswer};
 use crate::stages::asking::Asking;
 use crate::stages::entry::{Stage, Who};
 use crate::stages::held::Held;
-use crate::stages::hold::{Begun, Hold, Holder, Proof, outlasts};
+use crate::stages::hold::{Begun, Hold, Holder, LeaseSet};
+use crate::stages::renewal::Renewal;
 use crate::time::{Instant, ServerTime};
 
 /// A call for a guard.
@@ -43,12 +42,9 @@ pub enum Attention {
 #[derive(Debug, Clone, Hash)]
 pub struct Attempt {
     pub call: Call,
-    pub seq: Seq,
-    /// The latest `not_after` of its requests without an answer: until then a copy may be served.
-    pub copies_until: ServerTime,
+    /// The request for the lock, or the question about a grant.
+    pub asked: Asked,
     pub remains: Remains,
-    pub last: LastAnswer,
-    pub backoff: Backoff,
     /// When it first asked about a grant. Without an answer, that may have set the lease that it wants.
     pub asked_about: Option<Instant>,
     pub way: Way,
@@ -62,27 +58,15 @@ pub enum Remains {
     Something,
 }
 
-/// What the last request about the name came to.
-#[derive(Debug, Clone, Hash)]
-pub enum LastAnswer {
-    /// No answer, or one about this owner alone.
-    Nothing,
-    /// Others have the lock, or are first in line.
-    Others,
-    Failed(Cause),
-}
-
 impl Attempt {
     pub fn new(call: Call, desk: &mut Desk<'_>) -> Self {
-        let seq = desk.next_seq();
-        let (backoff, remains, last) = (desk.backoff(seq), Remains::Nothing, LastAnswer::Nothing);
-        let (copies_until, way) = (ServerTime::default(), Way::AtOnce);
-        Self { call, seq, copies_until, remains, last, backoff, asked_about: None, way }
+        Self { call, asked: desk.next_asked(), remains: Remains::Nothing, asked_about: None, way: Way::AtOnce }
     }
 
     /// Leaves if the server has anything of it, or may get it yet (R3).
     pub fn leave(&self, who: &Who, desk: &mut Desk<'_>) {
-        let has_copies = self.copies_until > ServerTime::default();
+        let Asked { seq, copies_until, .. } = self.asked;
+        let has_copies = copies_until > ServerTime::default();
         if has_copies {
             // The answer to that copy may have said that the server had given up this client (R8).
             desk.verify_all(&who.keys.lock);
@@ -90,9 +74,9 @@ impl Attempt {
         if has_copies || self.remains == Remains::Something {
             let leaving = Leaving {
                 owner: who.owner_id.clone(),
-                seq: self.seq,
-                place: place(&who.owner_id, self.seq.0, &self.call.terms),
-                copies_until: self.copies_until,
+                seq,
+                place: place(&who.owner_id, seq.0, &self.call.terms),
+                copies_until,
                 lease: self.call.lease.length(),
             };
             desk.leave(who.keys.clone(), who.slot, leaving);
@@ -107,26 +91,25 @@ impl Attempt {
 
     /// Its time is over.
     pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let last = self.last.clone();
         self.leave(who, desk);
-        let outcome = out_of_time(last, &self.call.manner, who, desk);
+        let outcome = out_of_time(self.asked.last, &self.call.manner, who, desk);
         desk.tell(self.call.id, outcome);
         Stage::Idle
     }
 
     /// The server has forgotten this attempt, or it is over there. A new one goes to the end of the queue.
-    pub fn anew(mut self, sending: Sending, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn anew(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.leave(who, desk);
-        (self.seq, self.copies_until, self.remains) = (desk.next_seq(), ServerTime::default(), Remains::Nothing);
+        (self.asked.seq, self.asked.copies_until) = (desk.next_seq(), ServerTime::default());
         // That was about a grant of the one before.
-        (self.asked_about, self.way) = (None, Way::AtOnce);
-        Stage::Asking(Asking::new(self, sending))
+        (self.remains, self.asked_about, self.way) = (Remains::Nothing, None, Way::AtOnce);
+        Stage::Asking(Asking::new(self))
     }
 
     /// The same after a pause.
     pub fn anew_later(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let pause = Sending::Pause(desk.now + self.backoff.pause());
-        self.anew(pause, who, desk)
+        self.asked.pause(desk.now);
+        self.anew(who, desk)
     }
 
     /// By an answer that so much of its lease is left.
@@ -140,8 +123,9 @@ impl Attempt {
     ) -> Stage {
         let (wanted, sent, epoch) = (self.call.lease, answered.sent, answered.epoch);
         let deadline = lease::deadline_by_answer(sent, left, wanted.length());
-        let proof = if outlasts(left, wanted) { Proof::Grant { epoch } } else { Proof::Answer { sent, epoch } };
-        self.hold(Begun { token, deadline, proof }, who, desk)
+        // The server keeps a longer lease yet: that of a grant.
+        let set = if left > wanted.length() { LeaseSet::OfGrant } else { LeaseSet::Wanted(sent) };
+        self.hold(Begun { token, deadline, epoch, set }, who, desk)
     }
 
     /// The lock is this attempt's.
@@ -152,24 +136,13 @@ impl Attempt {
         }
         let Call { lease, task, scope, .. } = self.call;
         let holder = Holder { terms: self.call.terms.clone(), task, scope, began: desk.now };
-        let Begun { token, deadline, proof } = begun;
-        let longest = lease.length();
-        let hold = Hold { token, attempt: self.seq, lease, deadline, longest, copies_until: self.copies_until, holder };
-        let held = Held::begin(hold, proof, &self.call, self.way, desk);
+        let Begun { token, deadline, epoch, set } = begun;
+        let (longest, Asked { seq: attempt, copies_until, .. }) = (lease.length(), self.asked);
+        let hold = Hold { token, attempt, lease, deadline, longest, copies_until, holder };
+        let renewal = Renewal::begin(&hold, set, epoch, desk.now);
+        let held = Held::begin(hold, renewal, &self.call, self.way, desk);
         // Ended by force, and the message overtook the answer.
         if who.revoked >= token { held.lose(Loss::Forced, who, desk) } else { Stage::Held(held) }
-    }
-}
-
-impl LastAnswer {
-    /// A request had no answer. `Err`: the reason does not pass, and ends the call.
-    pub fn failed(error: RequestError) -> Result<Self, CallError> {
-        match error {
-            RequestError::NotSent(cause) | RequestError::Unanswered(cause) => Ok(Self::Failed(cause)),
-            RequestError::Refused(refusal) if refusal.may_pass() => Ok(Self::Failed(refusal.cause)),
-            RequestError::Refused(refusal) => Err(CallError::Refused(refusal)),
-            RequestError::RuntimeGone => Err(CallError::RuntimeGone),
-        }
     }
 }
 
@@ -181,7 +154,7 @@ pub fn out_of_time(last: LastAnswer, manner: &Manner, who: &Who, desk: &mut Desk
     Outcome::Failed(match last {
         LastAnswer::Others if !manner.waits() => return Outcome::Busy,
         LastAnswer::Others => CallError::Timeout,
-        LastAnswer::Failed(cause) => CallError::Unreachable(cause),
+        LastAnswer::Failed(error) => CallError::Unreachable(error.into_cause()),
         LastAnswer::Nothing => CallError::Unreachable(desk.why_no_answer(who.slot)),
     })
 }

@@ -1,20 +1,18 @@
 //! The stage of an attempt that was granted the lock, too late to be sure: the server is asked.
 
-use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Note, Request};
-use crate::event::{Answer, Reply};
+use crate::effect::Note;
+use crate::request::{Answer, Reply, Request};
 use crate::requests::renew::{Only, Renew, Renewed};
-use crate::sending::{Answered, Sending};
+use crate::sending::{Answered, LastAnswer};
 use crate::slab::Id;
-use crate::stages::attempt::{Attempt, LastAnswer, Remains};
+use crate::stages::attempt::{Attempt, Remains};
 use crate::stages::entry::{Stage, Who};
 use crate::stages::queued::Queued;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Confirming {
     pub attempt: Attempt,
-    pub sending: Sending,
     token: u64,
     /// `None`: it has no place, since it was granted the lock at once.
     queue: Option<Id>,
@@ -24,40 +22,32 @@ impl Confirming {
     pub fn new(mut attempt: Attempt, token: u64, queue: Option<Id>, desk: &Desk<'_>) -> Self {
         attempt.asked_about.get_or_insert(desk.now);
         attempt.remains = Remains::Something;
-        Self { attempt, sending: Sending::Waits, token, queue }
+        Self { attempt, token, queue }
     }
 
-    pub fn ask(&mut self, number: RequestNumber, who: &Who) -> Request {
-        self.sending = Sending::UnderWay(number);
+    pub fn ask(&self, who: &Who) -> Request {
         Request::Renew(Renew {
             keys: who.keys.clone(),
             owner: who.owner_id.clone(),
             token: self.token,
             lease: self.attempt.call.lease.length(),
             // The server may set the shorter lease, unless it has served a later request since (decision 16).
-            only: Only::Attempt(self.attempt.seq.0),
+            only: Only::Attempt(self.attempt.asked.seq.0),
             remember: false,
         })
     }
 
     pub fn replied(mut self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if !self.sending.awaits(answered.number) {
-            return Stage::Confirming(self);
-        }
         if let Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) = answered.reply {
             let token = self.token;
             return self.withdraw(desk).hold_answered(token, &answered, lease_left, who, desk);
         }
         if let Err(error) = answered.reply {
-            match LastAnswer::failed(error) {
-                Err(error) => return self.withdraw(desk).fail(error, who, desk),
-                Ok(failed) => {
-                    if let LastAnswer::Failed(cause) = &failed {
-                        desk.note(Note::CannotConfirm(who.keys.clone(), cause.clone()));
-                    }
-                    self.attempt.last = failed;
-                }
+            if let Some(error) = error.of_call() {
+                return self.withdraw(desk).fail(error, who, desk);
             }
+            self.attempt.asked.last = LastAnswer::Failed(error.clone());
+            desk.note(Note::CannotConfirm(who.keys.clone(), error.into_cause()));
         }
         match self.queue {
             // The place may still be there. A poll asks the same question, and is repeated until there is an answer (P9).
@@ -72,7 +62,7 @@ impl Confirming {
     /// It is neither asked about nor polled for any longer.
     pub fn withdraw(self, desk: &mut Desk<'_>) -> Attempt {
         if let Some(queue) = self.queue {
-            desk.dequeue(queue, self.attempt.seq);
+            desk.dequeue(queue, self.attempt.asked.seq);
         }
         self.attempt
     }

@@ -2,20 +2,17 @@
 
 use std::time::Duration;
 
-use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{DetachOutcome, Outcome, Request};
+use crate::effect::{DetachOutcome, Outcome};
 use crate::error::{Cause, ChangeError, Ended, Fault, Loss, RequestError, other_reply};
-use crate::event::{Answer, CallId, Reply};
+use crate::event::CallId;
 use crate::handle::{Handle, SEQ};
-use crate::node::Lane;
+use crate::request::{Answer, Reply, Request};
 use crate::requests::give::{Gave, Give};
-use crate::sending::{Answered, Sending};
-use crate::stages::counting::Retry;
+use crate::sending::{Answered, Asked, LastAnswer};
 use crate::stages::entry::{Closing, Stage, Who};
 use crate::stages::held::Held;
-use crate::stages::line::{Change, Line};
-use crate::stages::releasing::Copies;
+use crate::stages::line::Change;
 use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Hash)]
@@ -23,70 +20,55 @@ pub struct Detaching {
     held: Held,
     call: CallId,
     handle: Handle,
-    retry: Retry,
-    /// Of the requests before the one that is under way.
-    copies: Copies,
-    /// Of the request that is under way.
-    not_after: ServerTime,
-    failure: Option<RequestError>,
+    pub asked: Asked,
 }
 
 impl Detaching {
     pub fn begin(held: Held, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let retry = Retry::new(desk);
+        let asked = desk.next_asked();
         let handle = Handle {
             kind: who.keys.kind,
             name: who.keys.name.clone(),
-            owner: format!("{}-{}:0", desk.settings().client, retry.seq.0).into(),
+            owner: format!("{}-{}:0", desk.settings().client, asked.seq.0).into(),
             token: held.hold.token,
             lease: whole_millis(change.lease),
             copies_until: ServerTime::default(),
         };
-        let (not_after, copies) = (ServerTime::default(), Copies::None);
-        Stage::Detaching(Box::new(Self { held, call: change.id, handle, retry, copies, not_after, failure: None }))
+        Stage::Detaching(Box::new(Self { held, call: change.id, handle, asked }))
     }
 
-    pub fn ask(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Request {
-        (self.retry.sending, self.not_after) = (Sending::UnderWay(number), desk.not_after(who.slot));
+    pub fn ask(&mut self, who: &Who, desk: &mut Desk<'_>) -> Request {
+        self.asked.not_after = desk.not_after(who.slot);
         Request::Give(Box::new(Give {
             keys: who.keys.clone(),
             from: who.owner_id.clone(),
-            seq: self.retry.seq.0,
+            seq: self.asked.seq.0,
             token: self.handle.token,
             to: self.handle.owner.clone(),
             attempt: SEQ,
             lease: self.handle.lease,
             terms: self.held.hold.holder.terms.clone(),
-            not_after: self.not_after.0,
+            not_after: self.asked.not_after.0,
         }))
-    }
-
-    pub fn wants(&self) -> Option<Lane> {
-        self.retry.sending.wants(Lane::Acquire)
     }
 
     /// While nothing was sent the hold ends at its deadline. Then the server decides.
     pub fn due(&self) -> Option<Instant> {
-        let deadline = Some(self.held.hold.deadline).filter(|_| !self.may_have_run());
-        self.retry.sending.due().into_iter().chain(deadline).min()
+        Some(self.held.hold.deadline).filter(|_| !self.may_have_run())
     }
 
-    pub fn time(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn time(self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         if self.held.hold.is_over(desk.now) && !self.may_have_run() {
-            return self.refused(ChangeError::Lost(Loss::Expired), line, who, desk);
+            return self.refused(ChangeError::Lost(Loss::Expired), who, desk);
         }
-        self.retry.sending.go_on(desk.now);
         Stage::Detaching(Box::new(self))
     }
 
     fn may_have_run(&self) -> bool {
-        self.copies == Copies::Some || matches!(self.retry.sending, Sending::UnderWay(_))
+        self.asked.may_have_run() || self.asked.sending.is_under_way()
     }
 
-    pub fn replied(mut self, answered: Answered, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if !self.retry.sending.awaits(answered.number) {
-            return Stage::Detaching(Box::new(self));
-        }
+    pub fn replied(mut self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         let error = match answered.reply {
             Ok(Reply { answer: Answer::Gave(Gave::Given { .. }), .. }) => {
                 desk.given_back(&who.keys, who.slot, answered.sent);
@@ -95,56 +77,38 @@ impl Detaching {
             Ok(Reply { answer: Answer::Gave(Gave::Lost), .. }) => return self.lose(Loss::Gone, who, desk),
             // No copy was served, nor will one be, and the answer has corrected our estimate of the server's clock.
             Ok(Reply { answer: Answer::Gave(Gave::Late), .. }) => {
-                (self.copies, self.handle.copies_until) = (Copies::None, ServerTime::default());
+                (self.asked.last, self.asked.copies_until) = (LastAnswer::Nothing, ServerTime::default());
                 RequestError::NotSent(Fault::TooLate.into())
             }
             reply => reply.err().unwrap_or_else(other_reply),
         };
-        self.failed(error, line, who, desk)
-    }
-
-    fn failed(mut self, error: RequestError, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.retry.pause_after(&error, desk.now);
-        self.count_copies(&error);
-        match error.unless_final(&mut self.failure) {
+        match self.asked.repeat_unless_final(error, desk.now) {
             Ok(()) => Stage::Detaching(Box::new(self)),
-            Err(error) => self.give_up(error, line, who, desk),
-        }
-    }
-
-    fn count_copies(&mut self, error: &RequestError) {
-        if error.may_have_run() {
-            self.copies = Copies::Some;
-        }
-        if matches!(error, RequestError::Unanswered(_) | RequestError::RuntimeGone) {
-            self.handle.copies_until = self.handle.copies_until.max(self.not_after);
+            Err(error) => self.give_up(error, who, desk),
         }
     }
 
     /// Its time is over.
-    pub fn time_out(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let error = self.retry.sending.out_of_time(self.failure.take(), desk.why_no_answer(who.slot));
-        self.count_copies(&error);
-        self.give_up(error, line, who, desk)
+    pub fn time_out(self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        let error = self.asked.out_of_time(desk.why_no_answer(who.slot));
+        self.give_up(error, who, desk)
     }
 
-    fn give_up(self, error: RequestError, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        match self.copies {
-            Copies::None => self.refused(ChangeError::Request(error), line, who, desk),
-            Copies::Some => self.unanswered(error.into_cause(), who, desk),
+    fn give_up(self, error: RequestError, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        if self.may_have_run() {
+            self.unanswered(error.into_cause(), who, desk)
+        } else {
+            self.refused(ChangeError::Request(error), who, desk)
         }
     }
 
     /// Its guard has it as before.
-    fn refused(self, error: ChangeError, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let outcome = |error| Outcome::Detached(DetachOutcome::Refused(error));
+    fn refused(self, error: ChangeError, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         // P8: its lease may be over by now.
-        if self.held.hold.is_over(desk.now) {
-            desk.tell(self.call, outcome(ChangeError::Lost(Loss::Expired)));
-        } else {
-            desk.tell(self.call, outcome(error));
-        }
-        self.held.keep_after_all(line, who, desk)
+        let is_over = self.held.hold.is_over(desk.now);
+        let error = if is_over { ChangeError::Lost(Loss::Expired) } else { error };
+        desk.tell(self.call, Outcome::Detached(DetachOutcome::Refused(error)));
+        self.held.keep_after_all(who, desk)
     }
 
     /// The handle has it.
@@ -153,9 +117,8 @@ impl Detaching {
         if self.held.hold.copies_until > ServerTime::default() {
             self.held.hold.leave(who, desk);
         }
-        let handle = Handle { copies_until: ServerTime::default(), ..self.handle };
         self.held.hold.ended(Ended::Detached, desk);
-        desk.tell(self.call, Outcome::Detached(DetachOutcome::Done(Box::new(handle))));
+        desk.tell(self.call, Outcome::Detached(DetachOutcome::Done(Box::new(self.handle))));
         Stage::Idle
     }
 
@@ -163,35 +126,40 @@ impl Detaching {
     fn unanswered(self, cause: Cause, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.held.hold.leave(who, desk);
         self.held.hold.ended(Ended::Detached, desk);
-        desk.tell(self.call, Outcome::Detached(DetachOutcome::Unanswered(Box::new(self.handle), cause)));
+        let call = self.call;
+        desk.tell(call, Outcome::Detached(DetachOutcome::Unanswered(Box::new(self.unanswered_handle()), cause)));
         Stage::Idle
     }
 
+    /// With the time until which a copy of the detach may be served.
+    fn unanswered_handle(mut self) -> Handle {
+        self.asked.count_copies();
+        Handle { copies_until: self.asked.copies_until, ..self.handle }
+    }
+
     /// The caller is gone, and with it the handle.
-    pub fn gone(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn gone(mut self, call: CallId, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         if call != self.call {
             self.held.guards.remove(call);
             return Stage::Detaching(Box::new(self));
         }
         if !self.may_have_run() {
-            return self.held.keep_after_all(line, who, desk);
+            return self.held.keep_after_all(who, desk);
         }
         // In any order: each of the two leaves nothing to a copy of the request that is served late.
         self.held.hold.leave(who, desk);
-        let handle = Handle { copies_until: self.handle.copies_until.max(self.not_after), ..self.handle };
-        desk.give_back(who.keys.clone(), who.slot, handle);
         self.held.hold.ended(Ended::Detached, desk);
+        desk.give_back(who.keys.clone(), who.slot, self.unanswered_handle());
         Stage::Idle
     }
 
-    pub fn close(mut self, why: Closing, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn close(self, why: Closing, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         if self.may_have_run() {
-            self.handle.copies_until = self.handle.copies_until.max(self.not_after);
             return self.unanswered(Fault::Closed.into(), who, desk);
         }
         match why {
             Closing::ByUser => self.lose(Loss::Closed, who, desk),
-            Closing::RuntimeGone => self.refused(why.change_error(), line, who, desk),
+            Closing::RuntimeGone => self.refused(why.change_error(), who, desk),
         }
     }
 
@@ -202,10 +170,6 @@ impl Detaching {
     fn lose(self, loss: Loss, who: &Who, desk: &mut Desk<'_>) -> Stage {
         desk.tell(self.call, Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(loss))));
         self.held.lose(loss, who, desk)
-    }
-
-    pub fn failure(&self) -> Option<Cause> {
-        self.failure.clone().map(RequestError::into_cause)
     }
 
     pub fn is_for(&self, call: CallId) -> bool {

@@ -6,37 +6,37 @@ use std::sync::Arc;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::desk::Desk;
-use crate::effect::{Outcome, Request};
+use crate::effect::Outcome;
 use crate::error::{CallError, ChangeError, Loss, RequestError};
 use crate::event::{CallId, Want};
 use crate::keys::Keys;
 use crate::node::{Asker, Lane, Place};
-use crate::sending::Answered;
+use crate::request::Request;
+use crate::sending::{Answered, Asked, LastAnswer, Sending};
 use crate::slab::Id;
 use crate::stages::asking::Asking;
-use crate::stages::attempt::{Attempt, Attention, Call, LastAnswer, out_of_time};
+use crate::stages::attempt::{Attempt, Attention, Call, out_of_time};
 use crate::stages::confirming::Confirming;
 use crate::stages::detaching::Detaching;
+use crate::stages::guards::Guards;
 use crate::stages::held::{Held, Lost};
 use crate::stages::line::{Line, Next};
 use crate::stages::queued::Queued;
 use crate::stages::releasing::Releasing;
-use crate::standing::{Standing, Wish};
 use crate::time::Instant;
-use crate::timers::Timer;
+use crate::timers::{Standing, Timer, Wish};
 use crate::trust::Grant;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Entry {
     pub who: Who,
-    pub line: Line,
     pub stage: Stage,
     standing: Standing,
     /// Where its renewal waits to be sent.
     renewal: Option<Place>,
 }
 
-/// The owner and the name.
+/// The owner and the name, and the calls that wait for their turn there.
 #[derive(Debug, Clone, Hash)]
 pub struct Who {
     pub id: Id,
@@ -46,6 +46,7 @@ pub struct Who {
     pub owner_id: Arc<str>,
     /// The greatest token of this owner that was ended by force. The message may come before the answer that it is about.
     pub revoked: u64,
+    pub line: Line,
 }
 
 #[derive(Debug, Clone, Hash)]
@@ -80,8 +81,9 @@ pub enum Said {
 impl Entry {
     pub fn new(id: Id, want: &Want, slot: u16) -> Self {
         let Want { keys, owner, owner_id, .. } = want;
-        let who = Who { id, keys: keys.clone(), slot, owner: *owner, owner_id: owner_id.clone(), revoked: 0 };
-        Self { who, line: Line::new(), stage: Stage::Idle, standing: Standing::default(), renewal: None }
+        let (keys, owner_id, line) = (keys.clone(), owner_id.clone(), Line::new());
+        let who = Who { id, keys, slot, owner: *owner, owner_id, revoked: 0, line };
+        Self { who, stage: Stage::Idle, standing: Standing::default(), renewal: None }
     }
 
     pub fn call(&mut self, id: CallId, want: Want, desk: &mut Desk<'_>) {
@@ -90,8 +92,8 @@ impl Entry {
         let call = Call { id, scope, manner, lease, weight, terms, task, began, attention };
         // As a rule there is no line, and it needs no room.
         match self.stage {
-            Stage::Idle if self.line.is_empty() => self.stage = Asking::begin(call, desk),
-            _ => self.line.push_back(Next::Guard(call)),
+            Stage::Idle if self.who.line.is_empty() => self.stage = Asking::begin(call, desk),
+            _ => self.who.line.push_back(Next::Guard(call)),
         }
     }
 
@@ -104,36 +106,50 @@ impl Entry {
     pub fn disturbed(&mut self, call: CallId) {
         let attempted = self.stage.attempt_mut().map(|attempt| &mut attempt.call);
         let in_line =
-            self.line.iter_mut().filter_map(|next| if let Next::Guard(call) = next { Some(call) } else { None });
+            self.who.line.iter_mut().filter_map(|next| if let Next::Guard(call) = next { Some(call) } else { None });
         let waiting = attempted.into_iter().chain(in_line).find(|waiting| waiting.id == call);
         waiting.into_iter().for_each(|waiting| waiting.attention = Attention::Disturbed);
     }
 
     pub fn unlock(&mut self, call: CallId, desk: &mut Desk<'_>) {
-        self.change(|stage, line, who| match stage {
-            Stage::Held(held) => held.unlock(call, line, who, desk),
-            Stage::Lost(lost) => lost.unlock(call, desk),
-            other => other,
-        });
+        self.change_guards(call, |guards, until| guards.end(call, until), desk);
     }
 
     pub fn shrink(&mut self, call: CallId, guard: CallId, weight: u32, desk: &mut Desk<'_>) {
-        self.change(|stage, line, who| match stage {
-            Stage::Held(held) => held.shrink(call, guard, weight, line, who, desk),
+        self.change_guards(call, |guards, until| guards.shrink(guard, weight, call, until), desk);
+    }
+
+    /// The call waits until the server knows the change.
+    fn change_guards(&mut self, call: CallId, change: impl FnOnce(&mut Guards, Instant), desk: &mut Desk<'_>) {
+        self.expire(desk);
+        let until = desk.now + desk.settings().operation_timeout;
+        self.change(|stage, who| match stage {
+            Stage::Held(held) => held.change(|guards| change(guards, until), who, desk),
             Stage::Lost(lost) => lost.unlock(call, desk),
             other => other,
         });
     }
 
+    /// Whoever looks first ends a hold at its deadline (R5): the watchers, the log and the caller all learn of the loss (P8).
+    fn expire(&mut self, desk: &mut Desk<'_>) {
+        if matches!(&self.stage, Stage::Held(held) if held.hold.is_over(desk.now)) {
+            self.change(|stage, who| if let Stage::Held(held) = stage { held.expire(who, desk) } else { stage });
+        }
+    }
+
     pub fn gone(&mut self, call: CallId, desk: &mut Desk<'_>) {
-        self.line.retain(|waiting| waiting.id() != call);
+        self.who.line.retain(|waiting| waiting.id() != call);
         if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
             return attempt.leave(&self.who, desk);
         }
-        self.change(|stage, line, who| match stage {
-            Stage::Held(held) => held.gone(call, line, who, desk),
+        if let Stage::Held(held) = &mut self.stage {
+            held.forget(call, desk);
+        }
+        self.expire(desk);
+        self.change(|stage, who| match stage {
+            Stage::Held(held) => held.change(|guards| guards.remove(call), who, desk),
             Stage::Releasing(releasing) => releasing.gone(call),
-            Stage::Detaching(detaching) => detaching.gone(call, line, who, desk),
+            Stage::Detaching(detaching) => detaching.gone(call, who, desk),
             Stage::Lost(lost) => lost.gone(call),
             other => other,
         });
@@ -141,19 +157,13 @@ impl Entry {
 
     /// The limit of a call has passed.
     pub fn late(&mut self, call: CallId, desk: &mut Desk<'_>) {
-        let waiting = self.line.iter().position(|waiting| waiting.id() == call).and_then(|at| self.line.remove(at));
-        if let Some(waiting) = waiting {
-            let last = self.last_answer(desk);
-            return self.late_in_line(&waiting, last, desk);
+        let at = self.who.line.iter().position(|waiting| waiting.id() == call);
+        if let Some(waiting) = at.and_then(|at| self.who.line.remove(at)) {
+            return self.late_in_line(&waiting, desk);
         }
-        if let Stage::Held(held) = &mut self.stage
-            && let Some((nested, last)) = held.late_entry(call)
-        {
-            return self.tell_late(&nested, last, desk);
-        }
-        self.change(|stage, line, who| match stage {
-            Stage::Held(held) => held.late_extend(call, line, who, desk),
-            Stage::Detaching(detaching) if detaching.is_for(call) => detaching.time_out(line, who, desk),
+        self.change(|stage, who| match stage {
+            Stage::Held(held) => held.late(call, who, desk),
+            Stage::Detaching(detaching) if detaching.is_for(call) => detaching.time_out(who, desk),
             other => other,
         });
         if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {
@@ -167,43 +177,37 @@ impl Entry {
         std::mem::replace(&mut self.stage, Stage::Idle).withdraw(desk)
     }
 
-    fn late_in_line(&self, next: &Next, last: LastAnswer, desk: &mut Desk<'_>) {
+    fn late_in_line(&mut self, next: &Next, desk: &mut Desk<'_>) {
+        let last = self.last_answer(desk);
         if let Next::Guard(call) = next {
-            return self.tell_late(call, last, desk);
+            let outcome = out_of_time(last, &call.manner, &self.who, desk);
+            return desk.tell(call.id, outcome);
         }
-        let cause = if let LastAnswer::Failed(cause) = last { cause } else { desk.why_no_answer(self.who.slot) };
+        let failure = if let LastAnswer::Failed(error) = last { Some(error.into_cause()) } else { None };
+        let cause = failure.unwrap_or_else(|| desk.why_no_answer(self.who.slot));
         next.fail(ChangeError::Request(RequestError::NotSent(cause)), desk);
     }
 
-    fn tell_late(&self, call: &Call, last: LastAnswer, desk: &mut Desk<'_>) {
-        let outcome = out_of_time(last, &call.manner, &self.who, desk);
-        desk.tell(call.id, outcome);
-    }
-
     /// What the last request of the call that has its turn came to.
-    fn last_answer(&self, desk: &Desk<'_>) -> LastAnswer {
-        let failure = |failure: Option<_>| failure.map_or(LastAnswer::Nothing, LastAnswer::Failed);
-        match &self.stage {
-            Stage::Asking(asking) => asking.attempt.last.clone(),
-            Stage::Queued(queued) => queued.last_answer(desk),
-            Stage::Confirming(confirming) => confirming.attempt.last.clone(),
-            Stage::Releasing(releasing) => failure(releasing.failure()),
-            Stage::Held(held) => failure(held.failure()),
-            Stage::Detaching(detaching) => failure(detaching.failure()),
-            Stage::Idle | Stage::Lost(_) => LastAnswer::Nothing,
+    fn last_answer(&mut self, desk: &Desk<'_>) -> LastAnswer {
+        if let Stage::Queued(queued) = &self.stage {
+            return queued.last_answer(desk);
         }
+        self.stage.asked().map_or(LastAnswer::Nothing, |(asked, _)| asked.last.clone())
     }
 
     /// Makes the request whose turn has come. `None`: it is not wanted any more.
     pub fn ask(&mut self, number: RequestNumber, desk: &mut Desk<'_>) -> Option<Request> {
         self.standing.place = None;
+        let (asked, _) = self.stage.asked()?;
+        asked.sending = Sending::UnderWay(number);
         let who = &self.who;
         match &mut self.stage {
-            Stage::Asking(asking) => Some(asking.ask(number, who, desk)),
-            Stage::Confirming(confirming) => Some(confirming.ask(number, who)),
-            Stage::Held(held) => held.count(number, who, desk),
-            Stage::Releasing(releasing) => Some(releasing.ask(number, who)),
-            Stage::Detaching(detaching) => Some(detaching.ask(number, who, desk)),
+            Stage::Asking(asking) => Some(asking.ask(who, desk)),
+            Stage::Confirming(confirming) => Some(confirming.ask(who)),
+            Stage::Held(held) => held.ask(who, desk),
+            Stage::Releasing(releasing) => Some(releasing.ask(who)),
+            Stage::Detaching(detaching) => Some(detaching.ask(who, desk)),
             Stage::Idle | Stage::Queued(_) | Stage::Lost(_) => None,
         }
     }
@@ -214,18 +218,21 @@ impl Entry {
     }
 
     pub fn replied(&mut self, answered: Answered, desk: &mut Desk<'_>) {
-        self.change(|stage, line, who| match stage {
+        if !self.stage.asked().is_some_and(|(asked, _)| asked.takes(&answered)) {
+            return;
+        }
+        self.change(|stage, who| match stage {
             Stage::Asking(asking) => asking.replied(answered, who, desk),
             Stage::Confirming(confirming) => confirming.replied(answered, who, desk),
-            Stage::Held(held) => held.counted(answered, line, who, desk),
+            Stage::Held(held) => held.counted(answered, who, desk),
             Stage::Releasing(releasing) => releasing.replied(answered, who, desk),
-            Stage::Detaching(detaching) => detaching.replied(answered, line, who, desk),
+            Stage::Detaching(detaching) => detaching.replied(answered, who, desk),
             other => other,
         });
     }
 
     pub fn renewed(&mut self, answered: Answered, desk: &mut Desk<'_>) {
-        self.change(|stage, _, who| match stage {
+        self.change(|stage, who| match stage {
             Stage::Held(held) => held.renewed(answered, who, desk),
             other => other,
         });
@@ -233,48 +240,40 @@ impl Entry {
 
     /// The server says that this owner has the lock since its request with this seq.
     pub fn has_lock(&mut self, seq: Seq, said: Said, desk: &mut Desk<'_>) -> Recognition {
-        let mut recognition = Recognition::Known;
-        self.change(|stage, _, who| match (stage, said) {
-            (Stage::Asking(asking), Said::Pushed(grant)) if asking.attempt.seq == seq => asking.pushed(grant),
-            (Stage::Asking(asking), Said::Polled { .. }) if asking.attempt.seq == seq => asking.found(),
-            (Stage::Queued(queued), Said::Pushed(grant)) if queued.attempt.seq == seq => {
-                queued.pushed(grant, who, desk)
-            }
-            (Stage::Queued(queued), Said::Polled { token }) if queued.attempt.seq == seq => queued.found(token, desk),
-            (Stage::Confirming(confirming), _) if confirming.attempt.seq == seq => Stage::Confirming(confirming),
-            // With any token: a hold that is not the one on the server is found lost by its next check, and leaves. A leave
-            // for this one would end a later hold too (R4).
-            (stage @ (Stage::Held(_) | Stage::Releasing(_) | Stage::Detaching(_)), _) => stage,
-            (stage, _) => {
-                recognition = Recognition::Unknown;
-                stage
-            }
+        // With any token: a hold that is not the one on the server is found lost by its next check, and leaves. A leave for this one
+        // would end a later hold too (R4).
+        if let Stage::Held(_) | Stage::Releasing(_) | Stage::Detaching(_) = self.stage {
+            return Recognition::Known;
+        }
+        if self.stage.attempt_mut().is_none_or(|attempt| attempt.asked.seq != seq) {
+            return Recognition::Unknown;
+        }
+        self.change(|stage, who| match stage {
+            Stage::Asking(asking) => asking.told(said),
+            Stage::Queued(queued) => queued.told(said, who, desk),
+            other => other,
         });
-        recognition
+        Recognition::Known
     }
 
     /// A poll shows that this attempt has no place.
     pub fn has_no_place(&mut self, seq: Seq, desk: &mut Desk<'_>) {
-        self.change(|stage, _, who| match stage {
-            Stage::Queued(queued) if queued.attempt.seq == seq => queued.ask_anew(who, desk),
+        self.change(|stage, who| match stage {
+            Stage::Queued(queued) if queued.attempt.asked.seq == seq => queued.ask_anew(who, desk),
             other => other,
         });
     }
 
     /// Polls fail, and not for a passing reason.
-    pub fn cannot_wait(&mut self, seq: Seq, error: &RequestError, desk: &mut Desk<'_>) {
-        let error = match error {
-            RequestError::Refused(refusal) => CallError::Refused(refusal.clone()),
-            _ => CallError::RuntimeGone,
-        };
-        if let Some(attempt) = self.withdraw(|attempt| attempt.seq == seq, desk) {
-            attempt.fail(error, &self.who, desk);
+    pub fn cannot_wait(&mut self, seq: Seq, error: &CallError, desk: &mut Desk<'_>) {
+        if let Some(attempt) = self.withdraw(|attempt| attempt.asked.seq == seq, desk) {
+            attempt.fail(error.clone(), &self.who, desk);
         }
     }
 
     pub fn revoked(&mut self, token: u64, desk: &mut Desk<'_>) {
         self.who.revoked = self.who.revoked.max(token);
-        self.change(|stage, _, who| match stage {
+        self.change(|stage, who| match stage {
             Stage::Held(held) if held.hold.token == token => held.lose(Loss::Forced, who, desk),
             Stage::Detaching(detaching) => detaching.revoked(token, who, desk),
             other => other,
@@ -289,31 +288,32 @@ impl Entry {
     }
 
     pub fn time(&mut self, desk: &mut Desk<'_>) {
-        self.change(|stage, line, who| match stage {
-            Stage::Asking(mut asking) => {
-                asking.sending.go_on(desk.now);
-                Stage::Asking(asking)
-            }
-            Stage::Held(held) => held.time(line, who, desk),
+        if let Some((asked, _)) = self.stage.asked() {
+            asked.sending.go_on(desk.now);
+        }
+        self.expire(desk);
+        self.change(|stage, who| match stage {
+            Stage::Held(held) => held.time(who, desk),
             Stage::Releasing(releasing) => releasing.time(who, desk),
-            Stage::Detaching(detaching) => detaching.time(line, who, desk),
+            Stage::Detaching(detaching) => detaching.time(who, desk),
             other => other,
         });
     }
 
     /// Ends all that the owner has and wants.
     pub fn close(&mut self, why: Closing, desk: &mut Desk<'_>) {
-        for next in std::mem::take(&mut self.line) {
+        for next in std::mem::take(&mut self.who.line) {
             next.close(why, desk);
         }
         if let Some(attempt) = self.withdraw(|_| true, desk) {
             attempt.fail(why.error(), &self.who, desk);
         }
-        self.change(|stage, line, who| match (stage, why) {
-            (Stage::Detaching(detaching), why) => detaching.close(why, line, who, desk),
-            (Stage::Held(held), Closing::ByUser) => held.close(who, desk),
+        self.expire(desk);
+        self.change(|stage, who| match (stage, why) {
+            (Stage::Detaching(detaching), why) => detaching.close(why, who, desk),
+            (Stage::Held(held), Closing::ByUser) => held.lose(Loss::Closed, who, desk),
             (Stage::Releasing(releasing), Closing::RuntimeGone) => releasing.runtime_gone(desk),
-            (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(line, desk),
+            (Stage::Held(held), Closing::RuntimeGone) => held.runtime_gone(who, desk),
             (other, _) => other,
         });
     }
@@ -321,7 +321,7 @@ impl Entry {
     /// Lets the next calls have their turn.
     pub fn go_on(&mut self, desk: &mut Desk<'_>) {
         while let Some(next) = self.next_call(desk) {
-            self.change(|stage, _, who| match (stage, next) {
+            self.change(|stage, who| match (stage, next) {
                 (Stage::Idle, Next::Guard(call)) => Asking::begin(call, desk),
                 // It has the lock already, and what a handle holds stays the handle's.
                 (stage @ (Stage::Held(_) | Stage::Lost(_)), Next::Guard(call)) if call.manner.attaches() => {
@@ -338,13 +338,14 @@ impl Entry {
     }
 
     fn next_call(&mut self, desk: &mut Desk<'_>) -> Option<Next> {
-        if self.line.is_empty() {
+        if self.who.line.is_empty() {
             return None;
         }
+        self.expire(desk);
         let may_go_on = match &self.stage {
             Stage::Idle | Stage::Lost(_) => true,
             Stage::Held(held) => {
-                held.refuse_upgrades(&mut self.line, desk);
+                held.refuse_upgrades(&mut self.who.line, desk);
                 held.may_enter()
             }
             Stage::Queued(_) | Stage::Confirming(_) => {
@@ -353,12 +354,12 @@ impl Entry {
             }
             Stage::Asking(_) | Stage::Releasing(_) | Stage::Detaching(_) => false,
         };
-        if may_go_on { self.line.pop_front() } else { None }
+        if may_go_on { self.who.line.pop_front() } else { None }
     }
 
     /// A call of this owner waits behind others, so the lock is not free for those that do not wait.
     fn refuse_to_wait(&mut self, desk: &mut Desk<'_>) {
-        self.line.retain(|next| {
+        self.who.line.retain(|next| {
             let waits = matches!(next, Next::Guard(call) if call.manner.waits());
             match next {
                 Next::Guard(call) if !waits => desk.tell(call.id, Outcome::Busy),
@@ -383,19 +384,23 @@ impl Entry {
         }
     }
 
-    fn wishes(&self) -> (Option<Instant>, Option<Lane>, Option<Lane>) {
-        match &self.stage {
-            Stage::Idle | Stage::Lost(_) | Stage::Queued(_) => (None, None, None),
-            Stage::Asking(asking) => (asking.sending.due(), asking.sending.wants(Lane::Acquire), None),
-            Stage::Confirming(confirming) => (None, confirming.sending.wants(Lane::Urgent), None),
-            Stage::Held(held) => (Some(held.due()), held.counting.wants(), held.renewal_wants()),
-            Stage::Releasing(releasing) => (Some(releasing.due()), releasing.wants(), None),
-            Stage::Detaching(detaching) => (detaching.due(), detaching.wants(), None),
-        }
+    fn wishes(&mut self) -> (Option<Instant>, Option<Lane>, Option<Lane>) {
+        let (end, renewal) = match &self.stage {
+            Stage::Held(held) => (Some(held.due()), held.renewal_wants()),
+            Stage::Releasing(releasing) => (Some(releasing.due()), None),
+            Stage::Detaching(detaching) => (detaching.due(), None),
+            Stage::Idle | Stage::Asking(_) | Stage::Queued(_) | Stage::Confirming(_) | Stage::Lost(_) => (None, None),
+        };
+        let Some((Asked { sending, .. }, lane)) = self.stage.asked() else { return (end, None, renewal) };
+        let due = match (sending.due(), end) {
+            (Some(pause), Some(end)) => Some(pause.min(end)),
+            (pause, end) => pause.or(end),
+        };
+        (due, sending.wants(lane), renewal)
     }
 
     pub fn is_over(&self) -> bool {
-        self.line.is_empty() && matches!(self.stage, Stage::Idle)
+        self.who.line.is_empty() && matches!(self.stage, Stage::Idle)
     }
 
     /// Whether the server of that epoch may not know what it holds.
@@ -407,9 +412,9 @@ impl Entry {
         matches!(self.stage, Stage::Releasing(_))
     }
 
-    fn change(&mut self, next: impl FnOnce(Stage, &mut Line, &Who) -> Stage) {
+    fn change(&mut self, next: impl FnOnce(Stage, &mut Who) -> Stage) {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
-        self.stage = next(stage, &mut self.line, &self.who);
+        self.stage = next(stage, &mut self.who);
     }
 }
 
@@ -417,6 +422,29 @@ impl Stage {
     /// How the hold was lost that a call is about.
     fn loss(&self) -> Loss {
         if let Self::Lost(lost) = self { lost.loss } else { Loss::Gone }
+    }
+
+    /// What it asks, beside renewals and polls, and how urgently.
+    fn asked(&mut self) -> Option<(&mut Asked, Lane)> {
+        match self {
+            Self::Asking(asking) => Some((&mut asking.attempt.asked, Lane::Acquire)),
+            Self::Confirming(confirming) => Some((&mut confirming.attempt.asked, Lane::Urgent)),
+            Self::Held(held) => held.counting.asked(),
+            Self::Releasing(releasing) => Some((&mut releasing.asked, Lane::Release)),
+            Self::Detaching(detaching) => Some((&mut detaching.asked, Lane::Acquire)),
+            Self::Idle | Self::Queued(_) | Self::Lost(_) => None,
+        }
+    }
+
+    /// Whether its call waits behind others, by the last answer of the server.
+    pub fn is_behind_others(&self) -> bool {
+        match self {
+            Self::Queued(_) => true,
+            Self::Asking(Asking { attempt, .. }) | Self::Confirming(Confirming { attempt, .. }) => {
+                matches!(attempt.asked.last, LastAnswer::Others)
+            }
+            _ => false,
+        }
     }
 
     fn attempt_mut(&mut self) -> Option<&mut Attempt> {

@@ -2,21 +2,21 @@
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::{Effect, Note, Outcome, Request, Way};
-use crate::error::{CallError, Cause, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
-use crate::event::{Answer, CallId, Reply};
+use crate::effect::{Effect, Note, Outcome, Way};
+use crate::error::{CallError, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
+use crate::event::CallId;
 use crate::node::Lane;
+use crate::request::{Answer, Reply, Request};
 use crate::requests::acquire::Acquired;
 use crate::requests::release::Released;
 use crate::requests::renew::Renewed;
 use crate::sending::Answered;
-use crate::stages::attempt::{Call, LastAnswer};
-use crate::stages::counting::{Counting, Entering, Retry, Setting};
+use crate::stages::attempt::{Call, out_of_time};
+use crate::stages::counting::{Counting, Entering, Extending, Setting};
 use crate::stages::detaching::Detaching;
 use crate::stages::entry::{Stage, Who};
-use crate::stages::extending::Extending;
 use crate::stages::guards::{Count, Guards};
-use crate::stages::hold::{Hold, Proof};
+use crate::stages::hold::Hold;
 use crate::stages::line::{Change, Line, Next};
 use crate::stages::releasing::Releasing;
 use crate::stages::renewal::{Renewal, held_until};
@@ -28,12 +28,12 @@ pub struct Held {
     pub guards: Guards,
     pub counting: Counting,
     pub renewal: Renewal,
-    warning: Warning,
+    pub warning: Warning,
 }
 
-/// Of work that waits for its own hold.
+/// Of work that waits for its own hold. It is given once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Warning {
+pub enum Warning {
     NotGiven,
     Given,
 }
@@ -47,8 +47,7 @@ pub struct Lost {
 
 impl Held {
     /// With its first guard, which is offered to its caller.
-    pub fn begin(hold: Hold, proof: Proof, call: &Call, way: Way, desk: &mut Desk<'_>) -> Self {
-        let renewal = Renewal::begin(&hold, proof, desk.now);
+    pub fn begin(hold: Hold, renewal: Renewal, call: &Call, way: Way, desk: &mut Desk<'_>) -> Self {
         let guards = Guards::one(call, desk.now);
         let counting = Counting::Settled(guards.count());
         let held = Self { guards, counting, renewal, warning: Warning::NotGiven, hold };
@@ -66,70 +65,36 @@ impl Held {
     pub fn due(&self) -> Instant {
         let due = self.hold.deadline;
         let due = self.renewal.sending.due().map_or(due, |renewal| renewal.min(due));
-        let due = self.guards.due().map_or(due, |guards| guards.min(due));
-        self.counting.due().map_or(due, |counting| counting.min(due))
-    }
-
-    /// Whether a warning of a self-wait is still to be given.
-    pub fn may_be_warned_of(&self) -> bool {
-        self.warning == Warning::NotGiven
-    }
-
-    pub fn is_warned_of(&mut self) {
-        self.warning = Warning::Given;
+        self.guards.due().map_or(due, |guards| guards.min(due))
     }
 
     pub fn renewal_wants(&self) -> Option<Lane> {
         self.renewal.sending.wants(Lane::Urgent)
     }
 
-    pub fn unlock(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        // Whoever looks first ends it there (R5): the watchers, the log and the caller all learn of the loss (P8).
-        if self.hold.is_over(desk.now) {
-            return self.expire(who, desk).unlocked(call, desk);
-        }
-        self.guards.end(call, desk.now + desk.settings().operation_timeout);
-        self.settle(line, desk)
-    }
-
-    pub fn gone(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        match &mut self.counting {
-            Counting::Entering(entering) => drop(entering.call.take_if(|entering| entering.id == call)),
+    /// A nested call, or one for a new lease, is not wanted any longer.
+    pub fn forget(&mut self, call: CallId, desk: &mut Desk<'_>) {
+        match &self.counting {
+            Counting::Entering(entering) if entering.call.id == call => self.give_up_entering(desk),
             // Its answer is nobody's: a longer lease than is relied on does no harm.
             Counting::Extending(extending) if extending.change.id == call => {
                 self.counting = Counting::Settled(extending.count);
             }
             _ => {}
         }
-        if self.hold.is_over(desk.now) {
-            return self.expire(who, desk).gone(call);
-        }
-        self.guards.remove(call);
-        self.settle(line, desk)
     }
 
-    pub fn shrink(
-        mut self,
-        call: CallId,
-        guard: CallId,
-        weight: u32,
-        line: &mut Line,
-        who: &Who,
-        desk: &mut Desk<'_>,
-    ) -> Stage {
-        if self.hold.is_over(desk.now) {
-            return self.expire(who, desk).unlocked(call, desk);
-        }
-        self.guards.shrink(guard, weight, call, desk.now + desk.settings().operation_timeout);
-        self.settle(line, desk)
+    pub fn change(mut self, change: impl FnOnce(&mut Guards), who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        change(&mut self.guards);
+        self.settle(who, desk)
     }
 
     /// Makes the server count what the guards are. Without any it is released at once: a request about their number
     /// that is under way is refused behind the release (R1).
-    fn settle(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
+    fn settle(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         let live = self.guards.count();
         if live == Count::NONE {
-            self.stop_counting(line, desk);
+            self.stop_counting(&mut who.line, desk);
             return Releasing::begin(self.hold, self.guards, desk);
         }
         if let Counting::Settled(counted) = self.counting {
@@ -144,7 +109,7 @@ impl Held {
 
     /// By a new request: a late copy of an earlier one cannot set the old number again (R1).
     fn set(&mut self, to: Count, desk: &mut Desk<'_>) {
-        self.counting = Counting::Setting(Setting { to, retry: Retry::new(desk) });
+        self.counting = Counting::Setting(Box::new(Setting { to, asked: desk.next_asked() }));
     }
 
     /// Whether a call of the same owner may enter: nothing is asked about the number of guards.
@@ -166,10 +131,6 @@ impl Held {
 
     /// The next call of its owner has its turn.
     pub fn serve(self, next: Next, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if self.hold.is_over(desk.now) {
-            next.fail(ChangeError::Lost(Loss::Expired), desk);
-            return self.expire(who, desk);
-        }
         match next {
             Next::Guard(call) => self.enter(call, desk),
             Next::Extend(change) => self.extend(change, desk),
@@ -200,155 +161,132 @@ impl Held {
     }
 
     /// The detach was refused. A check or a renewal that came due meanwhile is made up for.
-    pub fn keep_after_all(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn keep_after_all(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         if self.hold.is_over(desk.now) {
             return self.expire(who, desk);
         }
         self.renewal.unanswered();
         self.check(who, desk);
-        self.settle(line, desk)
+        self.settle(who, desk)
     }
 
     /// The answer to a request about the number of holds, or for a new lease.
-    pub fn counted(mut self, answered: Answered, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if !self.counting.awaits(answered.number) {
-            return Stage::Held(self);
-        }
-        match std::mem::replace(&mut self.counting, Counting::Settled(Count::NONE)) {
-            Counting::Entering(entering) => self.entered(entering, answered, line, who, desk),
-            Counting::Setting(setting) => self.was_set(setting, answered, line, who, desk),
-            Counting::Extending(extending) => self.extended(extending, answered, line, who, desk),
+    pub fn counted(self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        match self.counting {
+            Counting::Entering(_) => self.entered(answered, who, desk),
+            Counting::Setting(_) => self.was_set(answered, who, desk),
+            Counting::Extending(_) => self.extended(answered, who, desk),
             Counting::Settled(_) => Stage::Held(self),
         }
     }
 
-    fn entered(
-        mut self,
-        mut entering: Box<Entering>,
-        answered: Answered,
-        line: &mut Line,
-        who: &Who,
-        desk: &mut Desk<'_>,
-    ) -> Stage {
+    fn entered(mut self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        let Counting::Entering(entering) = &mut self.counting else { return Stage::Held(self) };
         match answered.reply {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
+                let (call, counted) = (entering.call.clone(), Count { holds, ..entering.from });
                 self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
                 // The process stood still, and the answer is looked at before the deadline is: the outer guards are lost (P8).
                 if self.hold.is_over(desk.now) {
-                    self.counting = Counting::Entering(entering);
                     return self.expire(who, desk);
                 }
-                self.counting = Counting::Settled(Count { holds, ..entering.from });
-                if let Some(call) = entering.call {
-                    self.guards.offer(&call, desk.now);
-                    self.grant(&call, Way::AtOnce, desk);
-                }
+                self.counting = Counting::Settled(counted);
+                self.guards.offer(&call, desk.now);
+                self.grant(&call, Way::AtOnce, desk);
                 self.show_deadline(desk);
-                return self.settle(line, desk);
+                return self.settle(who, desk);
             }
             // Our estimate of the server's clock was off; this answer has corrected it.
-            Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => entering.retry.pause(desk.now),
+            Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => entering.asked.pause(desk.now),
             // The server does not have this hold under our token. In doubt it must not be relied on (P1).
-            Ok(_) => {
-                self.counting = Counting::Entering(entering);
-                return self.lose(Loss::Gone, who, desk);
-            }
-            Err(error) => {
-                entering.retry.pause_after(&error, desk.now);
-                entering.failed(error, desk);
-            }
-        }
-        self.go_on_entering(entering, desk)
-    }
-
-    /// Only for a caller that still wants it.
-    fn go_on_entering(mut self, entering: Box<Entering>, desk: &mut Desk<'_>) -> Stage {
-        if entering.call.is_some() {
-            self.counting = Counting::Entering(entering);
-        } else {
-            // The server may count one too many.
-            self.set(self.guards.count(), desk);
+            Ok(_) => return self.lose(Loss::Gone, who, desk),
+            Err(error) => match error.of_call() {
+                Some(end) => {
+                    desk.tell(entering.call.id, Outcome::Failed(end));
+                    self.give_up_entering(desk);
+                }
+                None => entering.asked.repeat(error, desk.now),
+            },
         }
         Stage::Held(self)
     }
 
-    fn was_set(
-        mut self,
-        mut setting: Setting,
-        answered: Answered,
-        line: &mut Line,
-        who: &Who,
-        desk: &mut Desk<'_>,
-    ) -> Stage {
-        let error = match answered.reply {
+    /// A nested call is not wanted any longer. The server may count one too many, or will: what is set now overtakes the copies
+    /// of its request (R1).
+    fn give_up_entering(&mut self, desk: &mut Desk<'_>) {
+        self.set(self.guards.count(), desk);
+    }
+
+    fn was_set(mut self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        let Counting::Setting(setting) = &mut self.counting else { return Stage::Held(self) };
+        let (set, live) = (setting.to, self.guards.count());
+        match answered.reply {
             Ok(Reply { answer: Answer::Released(Released::Held { holds, more }), .. }) => {
                 if more {
                     desk.pass_on(who.keys.clone(), who.slot);
                 }
-                self.counting = Counting::Settled(Count { holds, ..setting.to });
-                return self.settle(line, desk);
+                self.counting = Counting::Settled(Count { holds, ..set });
+                return self.settle(who, desk);
             }
             Ok(_) => return self.lose(Loss::Gone, who, desk),
-            Err(error) => error,
-        };
-        setting.retry.pause_after(&error, desk.now);
-        if let RequestError::Refused(refusal) = error
-            && refusal.needs_a_person()
-        {
-            let until = desk.forgotten_at(self.hold.longest);
-            self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
+            Err(error) => {
+                if let RequestError::Refused(refusal) = &error
+                    && refusal.needs_a_person()
+                {
+                    let (refusal, until) = (refusal.clone(), desk.forgotten_at(self.hold.longest));
+                    self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
+                }
+                setting.asked.repeat(error, desk.now);
+            }
         }
-        let live = self.guards.count();
-        if live == setting.to {
-            self.counting = Counting::Setting(setting);
-        } else {
-            // A guard has ended since: the request that had no answer is not repeated.
+        // If a guard has ended since, the request that had no answer is not repeated.
+        if live != set {
             self.set(live, desk);
         }
         Stage::Held(self)
     }
 
-    fn extended(
-        mut self,
-        mut extending: Box<Extending>,
-        answered: Answered,
-        line: &mut Line,
-        who: &Who,
-        desk: &mut Desk<'_>,
-    ) -> Stage {
-        let error = match answered.reply {
+    fn extended(mut self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        let Counting::Extending(extending) = &mut self.counting else { return Stage::Held(self) };
+        let outcome = match answered.reply {
             Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) => {
                 let (sent, epoch) = (answered.sent, answered.epoch);
-                self.renewal.extended(sent, epoch, lease_left.min(extending.asked), &mut self.hold, desk);
-                extending.tell(Ok(()), desk);
-                self.counting = Counting::Settled(extending.count);
+                self.renewal.extended(sent, epoch, lease_left.min(extending.lease), &mut self.hold, desk);
                 self.show_deadline(desk);
-                return self.settle(line, desk);
+                Ok(())
             }
-            Ok(_) => {
-                self.counting = Counting::Extending(extending);
-                return self.lose(Loss::Gone, who, desk);
-            }
-            Err(error) => error,
+            Ok(_) => return self.lose(Loss::Gone, who, desk),
+            Err(error) => match extending.asked.repeat_unless_final(error, desk.now) {
+                Ok(()) => return Stage::Held(self),
+                Err(error) => Err(ChangeError::Request(error)),
+            },
         };
-        if let Err(error) = extending.failed(error, desk) {
-            extending.tell(Err(ChangeError::Request(error)), desk);
-            self.counting = Counting::Settled(extending.count);
-            return self.settle(line, desk);
-        }
-        self.counting = Counting::Extending(extending);
-        Stage::Held(self)
+        self.end_extend(outcome, who, desk)
     }
 
-    /// The time of a call is over, which may be for a new lease.
-    pub fn late_extend(mut self, call: CallId, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let Counting::Extending(extending) = &self.counting else { return Stage::Held(self) };
-        if extending.change.id != call {
-            return Stage::Held(self);
+    fn end_extend(mut self, outcome: Result<(), ChangeError>, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        if let Counting::Extending(extending) = &self.counting {
+            extending.tell(outcome, desk);
+            self.counting = Counting::Settled(extending.count);
         }
-        extending.time_out(who, desk);
-        self.counting = Counting::Settled(extending.count);
-        self.settle(line, desk)
+        self.settle(who, desk)
+    }
+
+    /// The time of a nested call, or of one for a new lease, is over.
+    pub fn late(mut self, call: CallId, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
+        match &self.counting {
+            Counting::Entering(entering) if entering.call.id == call => {
+                let outcome = out_of_time(entering.asked.last.clone(), &entering.call.manner, who, desk);
+                desk.tell(call, outcome);
+                self.give_up_entering(desk);
+                Stage::Held(self)
+            }
+            Counting::Extending(extending) if extending.change.id == call => {
+                let error = extending.asked.out_of_time(desk.why_no_answer(who.slot));
+                self.end_extend(Err(ChangeError::Request(error)), who, desk)
+            }
+            _ => Stage::Held(self),
+        }
     }
 
     /// Its server may not know it. A request about the lease that is under way asks that too.
@@ -359,29 +297,20 @@ impl Held {
     }
 
     /// The request that is due, beside a renewal.
-    pub fn count(&mut self, number: RequestNumber, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
+    pub fn ask(&mut self, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
         let Self { hold, counting, renewal, .. } = self;
         match counting {
             Counting::Settled(_) => None,
             Counting::Entering(entering) => {
                 let lease = renewal.lease(hold, who, desk);
-                Some(entering.ask(number, hold, lease, who, desk))
+                Some(entering.ask(hold, lease, who, desk))
             }
-            Counting::Setting(setting) => Some(setting.ask(number, hold, who)),
+            Counting::Setting(setting) => Some(hold.release_to(setting.to, setting.asked.seq, who)),
             Counting::Extending(extending) => {
                 let lease = renewal.lease_to_extend(extending.change.lease, hold, desk);
                 hold.longest = hold.longest.max(lease);
-                Some(extending.ask(number, lease, renewal.remember(desk), hold, who))
+                Some(extending.ask(lease, renewal.remember(desk), hold, who))
             }
-        }
-    }
-
-    /// Why the last of these had no answer.
-    pub fn failure(&self) -> Option<Cause> {
-        match &self.counting {
-            Counting::Entering(entering) => entering.failure.clone(),
-            Counting::Extending(extending) => extending.failure.clone().map(RequestError::into_cause),
-            Counting::Settled(_) | Counting::Setting(_) => None,
         }
     }
 
@@ -417,28 +346,17 @@ impl Held {
         desk.effects.extend(self.guards.live().map(|call| Effect::Valid(call, self.hold.deadline)));
     }
 
-    pub fn time(mut self, line: &mut Line, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if self.hold.is_over(desk.now) {
-            return self.expire(who, desk);
-        }
+    pub fn time(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         self.renewal.sending.go_on(desk.now);
-        self.counting.go_on(desk.now);
         self.guards.pass_over(desk);
         let until = desk.forgotten_at(self.hold.longest);
         let cause = desk.why_no_answer(who.slot);
         self.guards.tell_late(|| UnlockError::Unknown { until, cause: cause.clone() }, desk);
-        self.settle(line, desk)
-    }
-
-    /// The limit of a nested call has passed. `None`: it is another one's.
-    pub fn late_entry(&mut self, call: CallId) -> Option<(Call, LastAnswer)> {
-        let Counting::Entering(entering) = &mut self.counting else { return None };
-        let call = entering.call.take_if(|entering| entering.id == call)?;
-        Some((call, entering.failure.clone().map_or(LastAnswer::Nothing, LastAnswer::Failed)))
+        self.settle(who, desk)
     }
 
     /// Its deadline has passed.
-    fn expire(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    pub fn expire(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let lease = self.hold.lease.length();
         if held_until(&self.hold, desk).is_some_and(|until| until <= desk.now + lease / 3) {
             desk.note(Note::HeldForTooLong(who.keys.clone()));
@@ -446,36 +364,29 @@ impl Held {
         self.lose(Loss::Expired, who, desk)
     }
 
-    /// The client is closed. A deadline that has passed came before.
-    pub fn close(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if self.hold.is_over(desk.now) { self.expire(who, desk) } else { self.lose(Loss::Closed, who, desk) }
-    }
-
     /// A nested call whose outer guards have all ended begins anew.
     fn stop_counting(&mut self, line: &mut Line, desk: &mut Desk<'_>) {
-        match &mut self.counting {
-            Counting::Entering(entering) => {
-                entering.call.take().into_iter().for_each(|call| line.push_front(Next::Guard(call)));
-            }
+        match std::mem::replace(&mut self.counting, Counting::Settled(Count::NONE)) {
+            Counting::Entering(entering) => line.push_front(Next::Guard(entering.call)),
             Counting::Extending(extending) => extending.tell(Err(ChangeError::Lost(Loss::Gone)), desk),
             Counting::Settled(_) | Counting::Setting(_) => {}
         }
     }
 
     /// What is held is good until its deadline.
-    pub fn runtime_gone(mut self, line: &mut Line, desk: &mut Desk<'_>) -> Stage {
+    pub fn runtime_gone(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         self.end_call(&ChangeError::Request(RequestError::RuntimeGone), desk);
         let until = desk.forgotten_at(self.hold.longest);
         self.guards.tell_ending(&Err(UnlockError::RuntimeGone { until }), desk);
-        self.settle(line, desk)
+        self.settle(who, desk)
     }
 
     /// Tells the call that has its turn beside the guards.
     fn end_call(&mut self, error: &ChangeError, desk: &mut Desk<'_>) {
-        match &mut self.counting {
+        match &self.counting {
             Counting::Entering(entering) => {
-                let call = entering.call.take();
-                call.into_iter().for_each(|call| desk.tell(call.id, Outcome::Failed(error.of_call())));
+                desk.tell(entering.call.id, Outcome::Failed(error.of_call()));
+                self.give_up_entering(desk);
             }
             Counting::Extending(extending) => {
                 extending.tell(Err(error.clone()), desk);
@@ -497,21 +408,6 @@ impl Held {
     }
 }
 
-impl Entering {
-    /// A reason that does not pass ends the call.
-    fn failed(&mut self, error: RequestError, desk: &mut Desk<'_>) {
-        match LastAnswer::failed(error) {
-            Ok(LastAnswer::Failed(cause)) => self.failure = Some(cause),
-            Ok(_) => {}
-            Err(error) => {
-                if let Some(call) = self.call.take() {
-                    desk.tell(call.id, Outcome::Failed(error));
-                }
-            }
-        }
-    }
-}
-
 impl Lost {
     pub fn unlock(mut self, call: CallId, desk: &mut Desk<'_>) -> Stage {
         self.guards.remove(call);
@@ -526,16 +422,5 @@ impl Lost {
 
     fn until_its_end(self) -> Stage {
         if self.guards.is_empty() { Stage::Idle } else { Stage::Lost(self) }
-    }
-}
-
-impl Stage {
-    /// The unlock of a guard whose hold has just been lost.
-    fn unlocked(self, call: CallId, desk: &mut Desk<'_>) -> Self {
-        if let Self::Lost(lost) = self { lost.unlock(call, desk) } else { self }
-    }
-
-    fn gone(self, call: CallId) -> Self {
-        if let Self::Lost(lost) = self { lost.gone(call) } else { self }
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use crate::canonical::{Epoch, Seq};
 use crate::chore::Leaving;
 use crate::desk::Desk;
-use crate::effect::{Effect, HoldId, Request};
+use crate::effect::{Effect, HoldId};
 use crate::error::Ended;
 use crate::event::{Lease, Scope, TaskId};
 use crate::keys::place;
+use crate::request::Request;
 use crate::requests::release::Release;
 use crate::stages::entry::Who;
 use crate::stages::guards::Count;
@@ -89,26 +90,16 @@ impl Hold {
 pub struct Begun {
     pub token: u64,
     pub deadline: Instant,
-    pub proof: Proof,
+    /// Of the server that has answered, or pushed the grant.
+    pub epoch: Epoch,
+    pub set: LeaseSet,
 }
 
-/// What shows that it began.
-#[derive(Debug, Clone, Copy)]
-pub enum Proof {
-    /// An answer to a request that was sent then. The lease is as long as it is wanted.
-    Answer { sent: Instant, epoch: Epoch },
-    /// An answer too, but the server keeps a longer lease yet: that of the grant.
-    Grant { epoch: Epoch },
-}
-
-impl Proof {
-    pub fn epoch(self) -> Epoch {
-        let (Self::Answer { epoch, .. } | Self::Grant { epoch }) = self;
-        epoch
-    }
-}
-
-/// The lease that is left of a grant, if it outlasts the wanted one.
-pub fn outlasts(left: Duration, wanted: Lease) -> bool {
-    left > wanted.length()
+/// Whether the server keeps the lease that the holder wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseSet {
+    /// By a request that was sent then.
+    Wanted(Instant),
+    /// It keeps that of a grant, which may be longer or shorter.
+    OfGrant,
 }

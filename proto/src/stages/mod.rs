@@ -6,7 +6,6 @@ pub mod confirming;
 pub mod counting;
 pub mod detaching;
 pub mod entry;
-pub mod extending;
 pub mod guards;
 pub mod held;
 pub mod hold;

@@ -2,13 +2,13 @@
 
 use crate::desk::Desk;
 use crate::lease;
-use crate::sending::Sending;
+use crate::sending::LastAnswer;
 use crate::slab::Id;
-use crate::stages::attempt::{Attempt, LastAnswer};
+use crate::stages::attempt::Attempt;
 use crate::stages::confirming::Confirming;
-use crate::stages::entry::{Stage, Who};
-use crate::stages::hold::{Begun, Proof};
-use crate::trust::{Grant, Verdict};
+use crate::stages::entry::{Said, Stage, Who};
+use crate::stages::hold::{Begun, LeaseSet};
+use crate::trust::Verdict;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Queued {
@@ -21,30 +21,29 @@ impl Queued {
         Self { attempt, queue }
     }
 
-    /// A grant of this attempt was pushed.
-    pub fn pushed(self, grant: Grant, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        match desk.judge(self.queue, grant) {
+    /// The server says that it has the lock. A poll does not say for how long: it is asked.
+    pub fn told(self, said: Said, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let (token, verdict) = match said {
+            Said::Pushed(grant) => (grant.token, desk.judge(self.queue, grant)),
+            Said::Polled { token } => (token, Verdict::Ask),
+        };
+        match verdict {
             Verdict::Over => Stage::Queued(self),
-            Verdict::Ask => self.found(grant.token, desk),
+            Verdict::Ask => Stage::Confirming(Confirming::new(self.attempt, token, Some(self.queue), desk)),
             Verdict::Until(until) => {
                 let attempt = self.withdraw(desk);
                 // At first the grant's own time counts. A lease that is shorter than it is kept from the start.
                 let asked = attempt.asked_about.unwrap_or(desk.now);
                 let deadline = until.min(lease::deadline(asked, attempt.call.lease.length()));
-                let proof = Proof::Grant { epoch: desk.serving(who.slot).epoch };
-                attempt.hold(Begun { token: grant.token, deadline, proof }, who, desk)
+                let (epoch, set) = (desk.serving(who.slot).epoch, LeaseSet::OfGrant);
+                attempt.hold(Begun { token, deadline, epoch, set }, who, desk)
             }
         }
     }
 
-    /// The server says that it has the lock, and not since when: it is asked.
-    pub fn found(self, token: u64, desk: &mut Desk<'_>) -> Stage {
-        Stage::Confirming(Confirming::new(self.attempt, token, Some(self.queue), desk))
-    }
-
     /// Its place is lost. At once: those that have lost their places together ask in the order in which they came (P3).
     pub fn ask_anew(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        self.withdraw(desk).anew(Sending::Waits, who, desk)
+        self.withdraw(desk).anew(who, desk)
     }
 
     /// Why it has no lock, and with it those of the same owner that wait for it.
@@ -53,9 +52,10 @@ impl Queued {
     }
 
     /// It is not polled for any longer.
-    pub fn withdraw(self, desk: &mut Desk<'_>) -> Attempt {
+    pub fn withdraw(mut self, desk: &mut Desk<'_>) -> Attempt {
         let last = self.last_answer(desk);
-        desk.dequeue(self.queue, self.attempt.seq);
-        Attempt { last, ..self.attempt }
+        desk.dequeue(self.queue, self.attempt.asked.seq);
+        self.attempt.asked.last = last;
+        self.attempt
     }
 }

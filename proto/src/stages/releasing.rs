@@ -1,14 +1,11 @@
 //! The stage of an owner whose last guard has ended: the lock is released, and the request repeated until it is answered.
 
-use crate::canonical::RequestNumber;
 use crate::desk::Desk;
-use crate::effect::Request;
-use crate::error::{Cause, Ended, Loss, RequestError, UnlockError, Unlocked, other_reply};
-use crate::event::{Answer, CallId, Reply};
-use crate::node::Lane;
+use crate::error::{Ended, Loss, RequestError, UnlockError, Unlocked, other_reply};
+use crate::event::CallId;
+use crate::request::{Answer, Reply, Request};
 use crate::requests::release::Released;
-use crate::sending::{Answered, Sending};
-use crate::stages::counting::Retry;
+use crate::sending::{Answered, Asked};
 use crate::stages::entry::{Stage, Who};
 use crate::stages::guards::{Count, Guards};
 use crate::stages::hold::Hold;
@@ -19,40 +16,22 @@ pub struct Releasing {
     hold: Hold,
     /// The unlocks whose callers wait.
     guards: Guards,
-    retry: Retry,
-    copies: Copies,
+    pub asked: Asked,
     /// When the lease is over, whatever is answered.
     until: Instant,
-    failure: Option<Cause>,
-}
-
-/// What the requests before this one may have done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Copies {
-    None,
-    /// One of them may have freed the lock.
-    Some,
 }
 
 impl Releasing {
     pub fn begin(hold: Hold, guards: Guards, desk: &mut Desk<'_>) -> Stage {
-        let (retry, until) = (Retry::new(desk), desk.forgotten_at(hold.longest));
-        Stage::Releasing(Self { hold, guards, retry, copies: Copies::None, until, failure: None })
+        let (asked, until) = (desk.next_asked(), desk.forgotten_at(hold.longest));
+        Stage::Releasing(Self { hold, guards, asked, until })
     }
 
-    pub fn ask(&mut self, number: RequestNumber, who: &Who) -> Request {
-        self.retry.sending = Sending::UnderWay(number);
-        self.hold.release_to(Count::NONE, self.retry.seq, who)
-    }
-
-    pub fn wants(&self) -> Option<Lane> {
-        self.retry.sending.wants(Lane::Release)
+    pub fn ask(&self, who: &Who) -> Request {
+        self.hold.release_to(Count::NONE, self.asked.seq, who)
     }
 
     pub fn replied(self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        if !self.retry.sending.awaits(answered.number) {
-            return Stage::Releasing(self);
-        }
         match answered.reply {
             Ok(Reply { answer: Answer::Released(released), .. }) => {
                 if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
@@ -70,7 +49,7 @@ impl Releasing {
         // since, which is no loss.
         let is_freed = match *released {
             Released::Freed { token, .. } if token == self.hold.token => true,
-            Released::Freed { .. } | Released::Held { .. } | Released::Gone { .. } => self.copies == Copies::Some,
+            Released::Freed { .. } | Released::Held { .. } | Released::Gone { .. } => self.asked.may_have_run(),
             Released::Lost => false,
         };
         let (ended, outcome) = match is_freed {
@@ -91,19 +70,17 @@ impl Releasing {
     }
 
     fn unanswered(mut self, error: RequestError, desk: &mut Desk<'_>) -> Stage {
-        if error.may_have_run() {
-            self.copies = Copies::Some;
-        }
-        self.retry.pause_after(&error, desk.now);
         let until = self.until;
-        match error {
-            RequestError::RuntimeGone => return self.forget(UnlockError::RuntimeGone { until }, desk),
+        match &error {
+            RequestError::RuntimeGone => return self.runtime_gone(desk),
             // Its caller gets that now. The release is repeated, in case a person helps.
             RequestError::Refused(refusal) if refusal.needs_a_person() => {
+                let refusal = refusal.clone();
                 self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);
             }
-            error => self.failure = Some(error.into_cause()),
+            _ => {}
         }
+        self.asked.repeat(error, desk.now);
         Stage::Releasing(self)
     }
 
@@ -124,25 +101,18 @@ impl Releasing {
         Stage::Releasing(self)
     }
 
-    /// Why there is no answer, as far as a request has failed.
-    pub fn failure(&self) -> Option<Cause> {
-        self.failure.clone()
-    }
-
     pub fn time(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let cause = self.failure.clone().unwrap_or_else(|| desk.why_no_answer(who.slot));
-        let until = self.until;
+        let failure = self.asked.failure().cloned().map(RequestError::into_cause);
+        let (until, cause) = (self.until, failure.unwrap_or_else(|| desk.why_no_answer(who.slot)));
         let unknown = || UnlockError::Unknown { until, cause: cause.clone() };
         self.guards.tell_late(unknown, desk);
         if self.until <= desk.now {
             return self.forget(unknown(), desk);
         }
-        self.retry.sending.go_on(desk.now);
         Stage::Releasing(self)
     }
 
     pub fn due(&self) -> Instant {
-        let dues = [self.retry.sending.due(), self.guards.due()];
-        dues.into_iter().flatten().fold(self.until, Instant::min)
+        self.guards.due().map_or(self.until, |due| due.min(self.until))
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber};
 use crate::desk::Desk;
-use crate::effect::Request;
 use crate::event::Lease;
 use crate::lease;
+use crate::request::Request;
 use crate::requests::renew::{Only, Renew};
 use crate::sending::Sending;
 use crate::stages::entry::Who;
-use crate::stages::hold::{Hold, Proof};
+use crate::stages::hold::{Hold, LeaseSet};
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
@@ -23,26 +23,13 @@ pub struct Renewal {
     remembered: Instant,
 }
 
-/// Whether the server keeps the lease that the holder wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum LeaseSet {
-    /// By a request that was sent then.
-    Wanted(Instant),
-    /// It keeps that of a grant, which may be longer or shorter.
-    OfGrant,
-}
-
 impl Renewal {
-    pub fn begin(hold: &Hold, proof: Proof, now: Instant) -> Self {
-        let set = match proof {
-            Proof::Answer { sent, .. } => LeaseSet::Wanted(sent),
-            Proof::Grant { .. } => LeaseSet::OfGrant,
-        };
+    pub fn begin(hold: &Hold, set: LeaseSet, epoch: Epoch, now: Instant) -> Self {
         let due = match set {
             LeaseSet::OfGrant => Some(lease::first_renewal(now, hold.deadline)),
             LeaseSet::Wanted(sent) => next(hold.lease, sent),
         };
-        Self { sending: pause(due, hold), set, checked: proof.epoch(), remembered: now }
+        Self { sending: pause(due, hold), set, checked: epoch, remembered: now }
     }
 
     /// The server that has the lock now may not know the hold.
@@ -52,9 +39,7 @@ impl Renewal {
 
     /// Asks at once, unless a request is under way.
     pub fn check(&mut self) {
-        if let Sending::Pause(_) = self.sending {
-            self.sending = Sending::Waits;
-        }
+        self.sending.hurry();
     }
 
     /// The request that is due. `None`: there is nothing to ask, as `max_hold` is over.
@@ -130,7 +115,7 @@ impl Renewal {
         if !matches!(self.set, LeaseSet::Wanted(last) if last > sent) {
             self.set = LeaseSet::Wanted(sent);
         }
-        if !matches!(self.sending, Sending::UnderWay(_)) {
+        if !self.sending.is_under_way() {
             self.pause(hold);
         }
     }
@@ -146,7 +131,7 @@ impl Renewal {
 
     /// An answer to the request that is under way is not waited for any longer.
     pub fn unanswered(&mut self) {
-        if let Sending::UnderWay(_) = self.sending {
+        if self.sending.is_under_way() {
             self.sending = Sending::Waits;
         }
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_proto::effect::{Effect, Note, Outcome, Request};
+use fairlock_proto::effect::{Effect, Note, Outcome};
 use fairlock_proto::error::{Fault, RequestError};
 use fairlock_proto::event::{
-    Answer, CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId,
-    Want,
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, RequestId, Scope, TaskId, Want,
 };
 use fairlock_proto::keys::Keys;
+use fairlock_proto::request::{Answer, Reply, Request};
 use fairlock_proto::requests::acquire::Acquired;
 use fairlock_proto::requests::release::Released;
 use fairlock_proto::requests::renew::Renewed;
@@ -161,7 +161,6 @@ impl Rig {
             lease: Lease::Renewed(LEASE),
             terms: "5000/label".into(),
             task: TaskId(1),
-            self_wait: SelfWait::Warned,
         }
     }
 

@@ -19,10 +19,7 @@ use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
 use crate::store::node::Node;
 use crate::store::node::wire::Wire;
 use crate::store::server::Server;
-use crate::store::{Listener, Priority, Ran, Store};
-
-/// A slot moves once, as a rule. More than that in one request means that two nodes send it to each other.
-const MOST_REDIRECTS: usize = 4;
+use crate::store::{Listener, Ran, Store};
 
 /// The store of a cluster.
 pub struct Router<W: Wire> {
@@ -62,60 +59,6 @@ impl<W: Wire> Router<W> {
         self.table.serving(slot_of(lock_key))
     }
 
-    async fn wait_until_ready(&self, lock_key: &str, priority: Priority) -> Result<&dyn Server, RequestError> {
-        loop {
-            // Register before looking: a change between the look and the await is not missed.
-            let changed = self.table.changed.notified();
-            if self.closed.is_cancelled() {
-                return Err(RequestError::Closed);
-            }
-            let ready = async {
-                match self.node(lock_key) {
-                    Some(node) => Server::ready(node, priority).await.map(|()| node as &dyn Server),
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                outcome = ready => return outcome,
-                // The slot may have gone to another node: that of before may never come back.
-                () = changed => {}
-                () = self.closed.cancelled() => {}
-            }
-        }
-    }
-
-    async fn route<'a>(&'a self, mut call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
-        let slot = slot_of(call.lock_key);
-        let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
-        let mut node = self.table.serving(slot).ok_or_else(uncovered)?;
-        // Looked up only when a redirect leaves the host out.
-        let mut asked = None;
-        let mut redirects = 0;
-        loop {
-            let outcome = Server::run(node, call, request).await.map(|reply| Ran { reply, by: node });
-            let Err(RequestError::Refused(refusal)) = &outcome else { return outcome };
-            let Some(redirect) = Redirect::read(refusal, || asked.clone().or_else(|| self.table.address_of(slot)))
-                .filter(|_| redirects < MOST_REDIRECTS)
-            else {
-                if matches!(refusal.code.as_str(), "CLUSTERDOWN" | "MOVED") {
-                    self.table.doubt.notify_one();
-                }
-                return outcome;
-            };
-            redirects += 1;
-            // Neither of the two has run anything, so this is the same request and no second one (R1).
-            (node, call) = match &redirect {
-                Redirect::Moved(to) => {
-                    (self.table.moved(slot, to).ok_or_else(uncovered)?, Call { asking: false, ..call })
-                }
-                Redirect::Ask(to) => (self.table.at(to).ok_or_else(uncovered)?, call.asking()),
-            };
-            self.wait_for(node, call.priority).await?;
-            asked = Some(redirect.into_address());
-        }
-    }
-
     /// Runs it at the server of this seat. Where its slot has gone is the listener's to know: it asks anew there.
     async fn find_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.ask(seat, call, request).await?;
@@ -132,7 +75,7 @@ impl<W: Wire> Router<W> {
         match Redirect::read(refusal, || self.table.address_at(seat)) {
             Some(Redirect::Ask(to)) => {
                 let node = self.table.at(&to).ok_or_else(uncovered)?;
-                self.wait_for(node, call.priority).await?;
+                self.wait_for(node).await?;
                 return Server::run(node, call.asking(), request).await.map(|reply| Ran { reply, by: node });
             }
             Some(Redirect::Moved(to)) => drop(self.table.moved(slot, &to)),
@@ -142,16 +85,11 @@ impl<W: Wire> Router<W> {
         outcome
     }
 
-    async fn find<'a>(&'a self, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
-        let ran = self.route(call, request).await?;
-        if is_lost_elsewhere(&ran, self.node(call.lock_key)) { self.route(call, request).await } else { Ok(ran) }
-    }
-
-    async fn wait_for(&self, node: &Node<W>, priority: Priority) -> Result<(), RequestError> {
-        if node.is_ready(priority) {
+    async fn wait_for(&self, node: &Node<W>) -> Result<(), RequestError> {
+        if node.is_ready() {
             return Ok(());
         }
-        match timeout(self.patience, Server::ready(node, priority)).await {
+        match timeout(self.patience, Server::ready(node)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(RequestError::NotSent(Server::fault(node))),
         }
@@ -174,11 +112,6 @@ enum Redirect {
 }
 
 impl Redirect {
-    fn into_address(self) -> Address {
-        let (Self::Moved(address) | Self::Ask(address)) = self;
-        address
-    }
-
     /// Reads `MOVED 3999 127.0.0.1:6381`. A node that does not know its own address leaves the host out: it
     /// is the host that was asked.
     fn read(refusal: &Refusal, asked: impl FnOnce() -> Option<Address>) -> Option<Self> {
@@ -206,24 +139,12 @@ impl<W: Wire> Store for Router<W> {
         self.node(lock_key).map(|node| node as &dyn Server)
     }
 
-    fn ready<'a>(
-        &'a self,
-        lock_key: &'a str,
-        priority: Priority,
-    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>> {
-        self.wait_until_ready(lock_key, priority).boxed()
-    }
-
     fn fault(&self, lock_key: &str) -> Cause {
         if let Some(node) = self.node(lock_key) {
             return Server::fault(node);
         }
         let first = self.first_fault.get().filter(|_| self.table.all().next().is_none());
         first.cloned().unwrap_or_else(|| Arc::new(Fault::Uncovered(slot_of(lock_key))))
-    }
-
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
-        self.find(call, request).boxed()
     }
 
     fn run_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {

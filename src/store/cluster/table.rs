@@ -14,7 +14,7 @@ use crate::store::clock::now;
 use crate::store::connect_options::Address;
 use crate::store::node::Node;
 use crate::store::node::wire::Wire;
-use crate::store::{Listener, Priority, ServedKeys, Store};
+use crate::store::{Listener, ServedKeys, Store};
 use crate::sync::Mutex;
 
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
@@ -108,11 +108,6 @@ impl<W: Wire> Table<W> {
         (0..).zip(&seated.masters).filter(|(_, master)| master.is_some()).map(|(seat, _)| seat).collect()
     }
 
-    /// The address of the node that serves a slot.
-    pub fn address_of(&self, slot: u16) -> Option<Address> {
-        self.address_at(self.slots.seat_of(slot)?)
-    }
-
     pub fn address_at(&self, seat: u16) -> Option<Address> {
         Some(self.seated.lock().masters.get(usize::from(seat))?.as_ref()?.address.clone())
     }
@@ -150,7 +145,6 @@ impl<W: Wire> Table<W> {
         self.tell_of_moves(slot..=slot);
         // One slot is seldom alone.
         self.doubt.notify_one();
-        node.inner().link.gained_slots();
         Some(node)
     }
 
@@ -194,7 +188,6 @@ impl<W: Wire> Table<W> {
         // After the lock is free: a seat asks which slots it has.
         for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
             node.inner().want();
-            node.inner().link.gained_slots();
         }
         self.changed.notify_waiters();
     }
@@ -216,7 +209,7 @@ impl<W: Wire> Table<W> {
     pub fn leads_elsewhere(&self, address: &Address) {
         let seat = self.seated.lock().masters.iter().position(|master| is_at(master, address));
         let node = seat.and_then(|seat| self.seats.get(seat)?.get()).map(Node::inner);
-        if let Some((node, connection)) = node.and_then(|node| Some((node, node.link.connection(Priority::Urgent)?))) {
+        if let Some((node, connection)) = node.and_then(|node| Some((node, node.link.connection()?))) {
             node.wire.disconnect(&connection);
         }
     }
@@ -278,8 +271,8 @@ impl<W: Wire> Table<W> {
             masters.push(None);
         }
         let node = place.get_or_init(|| {
-            let (slots, masters) = (self.slots.clone(), self.masters.clone());
-            let node = (self.new_seat)(ServedKeys::Slots { slots, seat: number, masters });
+            let masters = self.masters.clone();
+            let node = (self.new_seat)(ServedKeys::Slots { seat: number, masters });
             self.listener.get().into_iter().for_each(|listener| node.listen(listener.clone()));
             node
         });
@@ -383,7 +376,6 @@ mod tests {
         table.replace(&[range(0, 16_383, 1)]);
         assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
         assert_eq!((port_of(table.serving(5)), port_of(table.serving(6))), (Some(2), Some(1)));
-        assert_eq!(table.address_of(5), Some(at(2)));
         // A node that is to get its first slot has none yet.
         assert_eq!(port_of(table.at(&at(3))), Some(3));
         assert_eq!(port_of(table.serving(7)), Some(1));
@@ -397,7 +389,7 @@ mod tests {
     async fn slots_may_have_no_master() {
         let table = table();
         table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
-        assert!(table.serving(5).is_none() && table.address_of(5).is_none());
+        assert!(table.serving(5).is_none());
         // What was held at 1 is looked after at the master that gets its slots in the end.
         table.serving(0).unwrap().inner().want();
         table.replace(&[range(6, 16_383, 1)]);
@@ -406,17 +398,6 @@ mod tests {
         table.replace(&[]);
         assert!(table.serving(0).is_none());
         assert_eq!(table.all().filter(|seat| port_of(Some(*seat)).is_some()).count(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_seat_serves_the_keys_of_its_slots_whichever_these_are() {
-        let table = table();
-        // CLUSTER KEYSLOT foo is 12182.
-        table.replace(&[range(0, 16_383, 1)]);
-        let first = table.serving(12_182).unwrap().inner().link.keys.clone();
-        assert!(first.contains("{foo}"));
-        let second = table.moved(12_182, &at(2)).unwrap().inner().link.keys.clone();
-        assert!(second.contains("{foo}") && !first.contains("{foo}"));
     }
 
     #[tokio::test]

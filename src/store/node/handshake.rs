@@ -18,6 +18,7 @@ use super::error::{cluster_error, connect_error, probe_error};
 use super::network::{Established, NamedServer, NetworkWire};
 use super::sign_in::{SignedIn, sign_in_at};
 use super::wire::{Supervised, Wire};
+use crate::store::ServedKeys;
 use crate::store::call::Call;
 use crate::store::clock::now;
 use crate::store::cluster::view::View;
@@ -25,7 +26,6 @@ use crate::store::connection::Connection;
 use crate::store::dial::{Limit, Target};
 use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
 use crate::store::rights;
-use crate::store::{Priority, ServedKeys};
 
 /// How long a look-up may take before the earlier address is tried beside it: a slow resolver must not delay the way
 /// back to the same server.
@@ -310,7 +310,7 @@ impl Supervised<NetworkWire> {
         // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
         let args = || [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
         let command = || Command::new(ScriptName::Renew, [key("lock", lock)], args());
-        let call = Call::new(&command, lock, Priority::Urgent);
+        let call = Call::new(&command, lock);
         // Before the request is sent, as `ServerClock::learn` expects.
         let sent = now();
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
@@ -324,7 +324,7 @@ impl Supervised<NetworkWire> {
         let Some(boot) = &self.boot else { return Ok(()) };
         let request = boot.request(self.life(target, connection).await?, target.place.epoch);
         let command = || request.command();
-        let call = Call::new(&command, &request.key, Priority::Urgent);
+        let call = Call::new(&command, &request.key);
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
         if connection.dead.is_cancelled() {

@@ -25,7 +25,6 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::admission::Admission;
 use super::boot::Boot;
 use super::call::Call;
 use super::call::Post;
@@ -35,7 +34,7 @@ use super::error::{Cause, RequestError};
 use super::link::{OnDrop, State};
 use super::runtime::log_line;
 use super::server::{Line, Server, Told};
-use super::{Listener, Priority, Ran, Store};
+use super::{Listener, Ran, Store};
 use wire::{Supervised, Wire};
 
 pub struct Node<W: Wire> {
@@ -85,7 +84,7 @@ impl<W: Wire> Node<W> {
     pub fn move_to(&self, address: Option<&Address>) {
         self.inner.move_to(address);
         // It may be the same address as a moment ago, and then the connection was not given up.
-        if address.is_some() && self.inner.link.is_ready(Priority::Urgent) {
+        if address.is_some() && self.inner.link.is_ready() {
             self.inner.want();
         }
     }
@@ -106,13 +105,13 @@ impl<W: Wire> Drop for Node<W> {
 }
 
 impl<W: Wire> Server for Node<W> {
-    fn is_ready(&self, priority: Priority) -> bool {
-        self.inner.link.is_ready(priority)
+    fn is_ready(&self) -> bool {
+        self.inner.link.is_ready()
     }
 
-    fn ready(&self, priority: Priority) -> BoxFuture<'_, Result<(), RequestError>> {
+    fn ready(&self) -> BoxFuture<'_, Result<(), RequestError>> {
         self.inner.want();
-        self.inner.link.ready(priority).boxed()
+        self.inner.link.ready().boxed()
     }
 
     fn want(&self) {
@@ -132,7 +131,7 @@ impl<W: Wire> Server for Node<W> {
     }
 
     fn distrust(&self) {
-        if let Some(connection) = self.inner.link.connection(Priority::Urgent) {
+        if let Some(connection) = self.inner.link.connection() {
             log_line(|| {
                 tracing::warn!(target: "fairlock::server", address = %self.address(), "a reply belongs to another request: reconnecting");
             });
@@ -142,10 +141,6 @@ impl<W: Wire> Server for Node<W> {
 
     fn suspect(&self) {
         self.inner.wire.suspect();
-    }
-
-    fn admission(&self) -> &Admission {
-        &self.inner.admission
     }
 
     fn clock(&self) -> &ServerClock {
@@ -183,20 +178,11 @@ impl<W: Wire> Store for Node<W> {
         Some(self)
     }
 
-    fn ready<'a>(
-        &'a self,
-        _lock_key: &'a str,
-        priority: Priority,
-    ) -> BoxFuture<'a, Result<&'a dyn Server, RequestError>> {
-        self.inner.want();
-        async move { self.inner.link.ready(priority).await.map(|()| self as &dyn Server) }.boxed()
-    }
-
     fn fault(&self, _lock_key: &str) -> Cause {
         self.inner.link.fault()
     }
 
-    fn run<'a>(&'a self, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
+    fn run_at<'a>(&'a self, _seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>> {
         async move { Ok(Ran { reply: W::run(&self.inner, call, request).await?, by: self }) }.boxed()
     }
 

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Node;
 use super::wire::{Supervised, Wire};
-use crate::store::admission::{Admission, IN_FLIGHT};
+use crate::store::ServedKeys;
 use crate::store::backoff::Backoff;
 use crate::store::call::Call;
 use crate::store::call::Post;
@@ -34,7 +34,6 @@ use crate::store::names::Name;
 use crate::store::options::Options;
 use crate::store::rights;
 use crate::store::server::Told;
-use crate::store::{Priority, ServedKeys};
 use crate::sync::Mutex;
 
 pub type NetworkNode = Node<NetworkWire>;
@@ -142,8 +141,7 @@ impl Node<NetworkWire> {
             heard: Mutex::new(now()),
             suspected: Notify::new(),
         };
-        let admission = Admission::new(IN_FLIGHT, uuid::Uuid::new_v4().as_u64_pair().0);
-        Self::start(Supervised::new(wire, keys, options, changes, admission), runtime)
+        Self::start(Supervised::new(wire, keys, options, changes), runtime)
     }
 
     /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
@@ -230,8 +228,7 @@ impl Wire for NetworkWire {
     }
 
     async fn run(node: &Arc<Supervised<Self>>, call: Call<'_>, request: u64) -> Result<ScriptReply, RequestError> {
-        // Admission has looked at the priority already. Here each connection that is up will do.
-        let Some(connection) = node.link.connection(Priority::Urgent) else {
+        let Some(connection) = node.link.connection() else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let known = &node.wire.known;
@@ -252,7 +249,7 @@ impl Wire for NetworkWire {
     }
 
     async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
-        let Some(connection) = node.link.connection(Priority::Question) else {
+        let Some(connection) = node.link.connection() else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let Some((name, arguments)) = words.split_first() else { return Err(RequestError::Closed) };
@@ -376,7 +373,7 @@ async fn rounds(node: Arc<Supervised<NetworkWire>>, bag: Arc<Bag>) {
 
 impl Post for NetworkPost {
     fn take(&mut self, call: Call<'_>, request: u64) -> bool {
-        let Some(connection) = self.node.link.connection(Priority::Urgent) else { return false };
+        let Some(connection) = self.node.link.connection() else { return false };
         let Some(command) = connection.command_by_sha1(&self.node.wire.known, call, request) else { return false };
         *self.bag.taken.lock() = Some((connection, command));
         true

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::time::sleep;
 
 use super::wire::{Supervised, Wire};
-use crate::store::Priority;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
 use crate::store::error::Fault;
@@ -20,7 +19,6 @@ pub async fn supervise<W: Wire>(node: &Arc<Supervised<W>>) {
         biased;
         () = node.link.stop.cancelled() => {}
         () = keep(node) => {}
-        () = node.admission.watch() => {}
     }
     // A connection that was made while `close` ran, on another thread.
     node.wire.close();
@@ -36,7 +34,7 @@ async fn keep<W: Wire>(node: &Arc<Supervised<W>>) {
         let (mut first, mut has_panicked) = (node.first.lock().take(), false);
         while survive(keep_connected(node, first.take(), has_panicked, &mut backoff)).await.is_none() {
             // The connection that it had has no task any more.
-            node.link.connection(Priority::Urgent).inspect(|connection| connection.dead().cancel());
+            node.link.connection().inspect(|connection| connection.dead().cancel());
             has_panicked = true;
             sleep(AFTER_PANIC).await;
         }
@@ -69,13 +67,10 @@ async fn keep_connected<W: Wire>(
         };
         was_connected = true;
         let (up, connection) = (now(), W::connection(&attached).clone());
-        let serve = node.link.keep_checked(is_new.then_some(&connection), node.operation_timeout);
-        let moved = tokio::select! {
-            // A check whose answer came just before the end of the connection counts.
-            biased;
-            () = serve => false,
-            moved = W::over(node, &mut attached) => moved,
-        };
+        if is_new {
+            node.link.resume(&connection);
+        }
+        let moved = W::over(node, &mut attached).await;
         // After a ping without an answer it is not cancelled yet. What is in flight must end now
         // as unanswered: waiting for its time-out would only delay the retry.
         let was_silent = !moved && !connection.dead().is_cancelled();

@@ -10,7 +10,6 @@ use futures::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
 use crate::store::ServedKeys;
-use crate::store::admission::Admission;
 use crate::store::backoff::Backoff;
 use crate::store::boot::Boot;
 use crate::store::call::Call;
@@ -78,12 +77,11 @@ pub struct Supervised<W: Wire> {
     pub wanted: Notify,
     /// The first connection, for the task that is to keep it.
     pub first: Mutex<Option<W::Attached>>,
-    pub admission: Admission,
     pub clock: ServerClock,
 }
 
 impl<W: Wire> Supervised<W> {
-    pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: watch::Sender<()>, admission: Admission) -> Self {
+    pub fn new(wire: W, keys: ServedKeys, options: &Options, changes: watch::Sender<()>) -> Self {
         Self {
             wire,
             operation_timeout: options.operation_timeout,
@@ -92,7 +90,6 @@ impl<W: Wire> Supervised<W> {
             is_wanted: AtomicBool::new(false),
             wanted: Notify::new(),
             first: Mutex::new(None),
-            admission,
             clock: ServerClock::new(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fairlock_proto::effect::{DetachOutcome, Outcome};
 use fairlock_proto::error::ChangeError;
-use fairlock_proto::event::{CallId, Event, Lease, Manner, Scope, SelfWait, TaskId, Want};
+use fairlock_proto::event::{CallId, Event, Lease, Manner, Scope, TaskId, Want};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Kind, Share};
 use fairlock_proto::question::{Finding, Question};
@@ -166,7 +166,6 @@ impl World {
             weight: 1,
             terms: terms(name, Share::LOCK),
             task: TaskId(0),
-            self_wait: SelfWait::Warned,
         };
         self.step(client, Event::Call(call, want));
         self.perhaps(6, 2000, |_| Happening::End(client, call));

@@ -7,7 +7,8 @@ use fairlock_proto::push::Push;
 use fairlock_proto::session::Session;
 use fairlock_proto::slab::Id;
 use fairlock_proto::time::Instant;
-use fairlock_proto::witness::StageName;
+
+use crate::witness::{StageName, concerned, stage_of};
 
 /// An event without its data.
 pub const KINDS: [&str; 19] = [
@@ -67,14 +68,14 @@ pub struct Coverage {
 
 impl Coverage {
     pub fn before(&self, session: &Session, event: &Event<'_>, now: Instant) -> Vec<(Option<Id>, StageName)> {
-        session.concerned(event, now).into_iter().map(|id| (id, session.stage_of(id))).collect()
+        concerned(session, event, now).into_iter().map(|id| (id, stage_of(session, id))).collect()
     }
 
     pub fn after(&mut self, session: &Session, kind: &'static str, before: Vec<(Option<Id>, StageName)>) {
         for (id, stage) in before {
             *self.met.entry((stage, kind)).or_default() += 1;
             if id.is_some() {
-                self.transitions.insert((stage, session.stage_of(id)));
+                self.transitions.insert((stage, stage_of(session, id)));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The pairs of a stage and an event that cannot meet, and why.
 
-use fairlock_proto::witness::StageName::{self, Asking, Confirming, Detaching, Idle, Lost, Queued, Releasing};
+use crate::witness::StageName::{self, Asking, Confirming, Detaching, Idle, Lost, Queued, Releasing};
 
 const NO_ENTRY: &str = "an owner with nothing at the server and no call has no entry, and no event finds it";
 const NO_GUARD: &str = "a guard begins with the hold, and an unlock ends one";

@@ -1,6 +1,7 @@
 //! The state machine of fairlock-proto in a world without IO.
 
 pub mod caller;
+pub mod canonical;
 pub mod changes;
 pub mod checker;
 pub mod coverage;
@@ -12,4 +13,5 @@ pub mod order;
 pub mod search;
 pub mod server;
 pub mod table;
+pub mod witness;
 pub mod world;

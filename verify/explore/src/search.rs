@@ -9,15 +9,16 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_proto::canonical::{Canonical, Seq};
-use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Outcome, Request};
+use fairlock_proto::canonical::Seq;
+use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Outcome};
 use fairlock_proto::error::{Fault, Loss, UnlockError};
 use fairlock_proto::event::{
-    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, RequestId, Scope, TaskId, Want,
 };
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::Share;
 use fairlock_proto::push::Push;
+use fairlock_proto::request::{Reply, Request};
 use fairlock_proto::requests::give::Give;
 use fairlock_proto::session::Session;
 use fairlock_proto::slab::Slab;
@@ -27,8 +28,10 @@ use fairlock_proto::time::{Instant, ServerTime};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::caller::{LEASE, OPERATION, WAITER_TTL};
+use crate::canonical::Canonical;
 use crate::names::{is_shared, keys, limit_of, terms};
 use crate::server::{self, Message, Server, Text, TokenClock};
+use crate::witness::settled_guards;
 use crate::world;
 
 /// See `names`.
@@ -473,12 +476,9 @@ impl State {
             }
         };
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), terms(self.name, share));
-        let (weight, keys, scope, task, self_wait) =
-            (share.weight, keys(self.name), Scope::Owner, TaskId(0), SelfWait::Warned);
-        self.step(
-            client,
-            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task, self_wait }),
-        );
+        let (weight, keys, scope, task) = (share.weight, keys(self.name), Scope::Owner, TaskId(0));
+        let want = Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task };
+        self.step(client, Event::Call(call, want));
     }
 
     /// Makes the planned change. Only a detach waits for its outcome.
@@ -577,7 +577,7 @@ impl State {
             (Count { holds, weight }, relying.map(|(relied, _)| relied.token).next())
         };
         self.callers.iter().all(|Caller { plan, stage, .. }| {
-            let guards = self.clients[plan.client].session.settled_guards(plan.owner, lock);
+            let guards = settled_guards(&self.clients[plan.client].session, plan.owner, lock);
             let Some((_, guards)) = guards.filter(|_| !matches!(stage, CallerStage::Detaches(..))) else {
                 return true;
             };

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use fairlock_proto::witness::StageName;
-
 use crate::coverage::{Coverage, KINDS};
 use crate::impossible::IMPOSSIBLE;
+use crate::witness::StageName;
 
 const PAGE: &str = include_str!("../../../proto/src/lib.rs");
 

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock_proto::effect::{Effect, Outcome, Request};
+use fairlock_proto::effect::{Effect, Outcome};
 use fairlock_proto::error::{Cause, Fault, Refusal, RefusalKind, RequestError};
 use fairlock_proto::event::{
-    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Reply, RequestId, Scope, SelfWait, TaskId, Want,
+    CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, RequestId, Scope, TaskId, Want,
 };
 use fairlock_proto::keys::{Kind, Share};
 use fairlock_proto::push::Push;
+use fairlock_proto::request::{Reply, Request};
 use fairlock_proto::requests::force_unlock::ForceUnlock;
 use fairlock_proto::requests::give::Give;
 use fairlock_proto::session::Session;
@@ -27,6 +28,7 @@ use crate::handles::{Change, Handles};
 use crate::names::{Subject, is_shared, keys, shares, terms};
 use crate::order::Order;
 use crate::server::{self, Holder, Message, Server, Text, TokenClock};
+use crate::witness::settled_guards;
 
 const CLIENTS: usize = 3;
 /// When all faults end.
@@ -456,12 +458,9 @@ impl World {
         self.clients[client].callers.insert(call, caller);
         let (owner_id, terms) = (format!("c{client}:{owner}").into(), terms(name, share));
         let (keys, task) = (keys(name), TaskId(self.below(3)));
-        let self_wait = if self.one_in(8) { SelfWait::Refused } else { SelfWait::Warned };
         self.say(|| format!("c{client} {call:?} calls {name} as {owner}: {manner:?} {lease:?}"));
-        self.step(
-            client,
-            Event::Call(call, Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task, self_wait }),
-        );
+        let want = Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task };
+        self.step(client, Event::Call(call, want));
         // Some give up at any time.
         self.perhaps(6, 5000, |_| Happening::End(client, call));
         self.perhaps(6, 5000, |_| Happening::Disturb(client, call));
@@ -845,7 +844,7 @@ impl World {
         let Some(at_server) = host.server.names.get(&*lock).filter(|_| !host.has_lost_data) else { return };
         for Holder { owner: owner_id, token, holds, share, .. } in at_server.holders() {
             let Some((client, owner)) = client_owner(owner_id) else { continue };
-            let guards = self.clients[client].session.settled_guards(owner, &lock).filter(|(of, _)| of == token);
+            let guards = settled_guards(&self.clients[client].session, owner, &lock).filter(|(of, _)| of == token);
             let Some((_, guards)) = guards else { continue };
             let is_weighed = !is_shared(name) || guards.weight == share.weight;
             if guards.holds != *holds || !is_weighed {

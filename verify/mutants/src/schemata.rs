@@ -36,7 +36,7 @@ const SCRIPTS: &[(&str, &str, &str)] = &[
 /// script.
 const AROUND: [(&str, &str, &str); 3] = [
     ("proto/src/lib.rs", "pub mod command;", "pub mod mutant; pub mod command;"),
-    ("src/lib.rs", "mod engine;", "use fairlock_proto::mutant; mod engine;"),
+    ("src/lib.rs", "mod driver;", "use fairlock_proto::mutant; mod driver;"),
     ("src/store/script.rs", "for line in source.lines()", "for line in crate::mutant::script(source).lines()"),
 ];
 

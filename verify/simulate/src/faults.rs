@@ -1,7 +1,8 @@
 //! The kinds of faults. A corpus in which one of them never happens proves too little.
 
 /// Faults of one server, or of a cluster.
-pub const FAULTS: [&str; 48] = [
+pub const FAULTS: [&str; 49] = [
+    "drivers_delayed",
     "cancellations",
     "sets",
     "handles",
@@ -51,9 +52,6 @@ pub const FAULTS: [&str; 48] = [
     "redirects_ask",
     "redirects_try_again",
 ];
-
-/// What only runs of the state machine have.
-pub const MACHINE_FAULTS: [&str; 1] = ["drivers_delayed"];
 
 /// Faults that only a quorum has.
 pub const QUORUM_FAULTS: [&str; 10] = [

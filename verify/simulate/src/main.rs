@@ -17,9 +17,6 @@
 //! - `--seed N --seeds K --list`: the same, and for each seed a line with the faults that it meets
 //! - `--hunt --minutes M`: as many seeds of each kind as there is time for, from a random one or from `--seed N` on
 //!
-//! With `FAIRLOCK_MACHINE` in the environment the state machine of `proto` has the locks of runs with one server. What it cannot do
-//! yet is left out, and its driver is delayed at times.
-//!
 //! The last line is one JSON object. Exit code 1: a promise was broken, or the corpus does not meet every fault.
 
 mod actor;

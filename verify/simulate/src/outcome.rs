@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::faults::{FAULTS, MACHINE_FAULTS, QUORUM_FAULTS, SHARED_FAULTS};
-use crate::seed::{self, Topology};
+use crate::faults::{FAULTS, QUORUM_FAULTS, SHARED_FAULTS};
+use crate::seed::Topology;
 
 #[derive(Default)]
 pub struct Outcome {
@@ -92,10 +92,6 @@ impl Tally {
             of_kind.flat_map(|(_, totals)| totals.faults.keys().copied()).collect()
         };
         let others = met(&[Topology::OneServer, Topology::Cluster]);
-        // The engine has met all others in the same runs.
-        if seed::is_machine_wanted() {
-            return MACHINE_FAULTS.into_iter().filter(|kind| !others.contains(kind)).collect();
-        }
         let (quorums, shared) = (met(&[Topology::Quorum]), met(&[Topology::Shared]));
         let missing = FAULTS.into_iter().filter(|kind| !others.contains(kind));
         let missing = missing.chain(QUORUM_FAULTS.into_iter().filter(|kind| !quorums.contains(kind)));

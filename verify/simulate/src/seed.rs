@@ -35,21 +35,6 @@ impl Topology {
     }
 }
 
-/// Plain locks are served by the state machine, which has not those of several masters.
-pub fn is_driven(seed: u64) -> bool {
-    Topology::of(seed) != Topology::Quorum && is_machine_wanted()
-}
-
-/// As the library reads it.
-pub fn is_machine_wanted() -> bool {
-    std::env::var_os("FAIRLOCK_MACHINE").is_some()
-}
-
-/// Several names are asked for at once. Not yet of the machine, nor are handles below.
-pub fn has_sets(seed: u64) -> bool {
-    !is_driven(seed)
-}
-
 /// All clients of this run have `strict_restart`. A quorum decides that itself.
 pub fn is_strict(seed: u64) -> bool {
     seed % 4 == 3 && matches!(Topology::of(seed), Topology::OneServer | Topology::Shared) && !is_shared_in_cluster(seed)
@@ -67,7 +52,7 @@ pub fn may_rest(seed: u64) -> bool {
 
 /// Holds are passed on by handles.
 pub fn has_handles(seed: u64) -> bool {
-    matches!(seed % 13, 0 | 10) && Topology::of(seed) != Topology::Quorum && !is_driven(seed)
+    matches!(seed % 13, 0 | 10) && Topology::of(seed) != Topology::Quorum
 }
 
 /// And leases are extended. Not where the corpus had handles before, and not of shared names: those runs stay what they are.

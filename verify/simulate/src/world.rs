@@ -299,8 +299,8 @@ impl World {
             Setting { rng, handles, permits, limits, rights, may_rest, rates, strict, ahead, is_cluster, script: None };
         let world = Self::with(setting, verbose);
         world.state().extends = seed::has_extends(seed);
-        world.state().has_sets = seed::has_sets(seed);
-        world.state().delays = seed::is_driven(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xde1a));
+        world.state().has_sets = true;
+        world.state().delays = Some(fastrand::Rng::with_seed(seed ^ 0xde1a));
         world.state().closes = seed::closes(seed).then(|| fastrand::Rng::with_seed(seed ^ 0xc105));
         world
     }

@@ -22,8 +22,7 @@ mod shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use fairlock_proto::effect::Request;
-use fairlock_proto::event::{Answer, Reply};
+use fairlock_proto::request::{Answer, Reply, Request};
 use fairlock_proto::requests::release::Release;
 
 pub use self::holders::{Holder, Place, Shared};

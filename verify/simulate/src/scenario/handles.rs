@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, DetachRefusal, HandleError, HoldHandle};
+use fairlock::{AttachError, DetachError, HandleError, HoldHandle};
 
 use super::Scenario;
 use super::resting::begin;
@@ -33,12 +33,6 @@ pub const ALL: &[Scenario] = &[
         about: "A detach has no answer and was not served. Nobody renews what its owner has, and nobody else has it: it is given back, \
                 long before its lease of ten minutes is over (P5).",
         play: |world| Box::pin(a_detach_that_was_never_served(world)),
-    },
-    Scenario {
-        name: "a-detach-that-rests-before-its-turn",
-        about: "A detach waits for the release of an inner guard, and is then not polled any more. Nothing renews what it is about, so \
-                that others wait for one lease (P6).",
-        play: |world| Box::pin(a_detach_that_rests_before_its_turn(world)),
     },
     Scenario {
         name: "a-detach-that-rests-and-is-refused",
@@ -172,32 +166,6 @@ async fn a_detach_that_was_never_served(world: Arc<World>) {
     let attached = a.attaches(&handle).await;
     stage.expect(is_lost(&attached), "the handle holds nothing");
     stage.passes(ms(70_000)).await;
-    b.still_has_the_lock();
-    stage.ends([a, b]).await;
-}
-
-async fn a_detach_that_rests_before_its_turn(world: Arc<World>) {
-    let stage = Stage::new(world);
-    let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    a.gets_the_lock().await;
-    let inner = a.in_scope(async { a.client.lock(NAME).lock().await }).await;
-    stage.expect(inner.is_ok(), "A locks it once more");
-    a.next("release", Fate::RequestTakes(ms(300)));
-    drop(inner);
-    stage.passes(ms(10)).await;
-    let Some(guard) = a.takes_its_guard() else { return };
-    let held = guard.held();
-    let mut detaching = Box::pin(guard.detach(LEASE));
-    let waits = tokio::time::timeout(ms(50), &mut detaching).await;
-    stage.expect(waits.is_err(), "the detach waits for its turn");
-    stage.expect(!held.is_valid(), "A relies on nothing");
-    b.begins_to_wait().await;
-    stage.passes(ms(5000)).await;
-    b.gets_the_lock().await;
-    let detached = detaching.await;
-    let is_lost = matches!(detached, Err(DetachError::Refused { reason: DetachRefusal::Lost(_), .. }));
-    stage.expect(is_lost, "A hears that it has lost the lock");
-    drop(detached);
     b.still_has_the_lock();
     stage.ends([a, b]).await;
 }

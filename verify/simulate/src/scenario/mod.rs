@@ -17,8 +17,8 @@ use fairlock::simulation::{self, Task};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use crate::threads;
 use crate::world::World;
-use crate::{seed, threads};
 
 /// Longer than any of them, in virtual time. A scenario that waits without an end fails.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -36,18 +36,12 @@ struct Played {
 }
 
 fn all() -> impl Iterator<Item = &'static Scenario> {
-    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(of_what_is_not_driven());
-    let all = with_one_server.chain(cluster::ALL).chain(several_servers::ALL).chain(shared::ALL);
-    all.filter(|scenario| !seed::is_machine_wanted() || of_what_is_not_driven().all(|it| it.name != scenario.name))
-}
-
-/// The state machine has no handles and no calls for several names yet.
-fn of_what_is_not_driven() -> impl Iterator<Item = &'static Scenario> {
-    handles::ALL.iter().chain(resting::OF_SETS)
+    let with_one_server = one_server::ALL.iter().chain(flushes::ALL).chain(resting::ALL).chain(handles::ALL);
+    with_one_server.chain(resting::OF_SETS).chain(cluster::ALL).chain(several_servers::ALL).chain(shared::ALL)
 }
 
 pub fn exists(name: &str) -> bool {
-    all().chain(of_what_is_not_driven()).any(|scenario| scenario.name == name)
+    all().any(|scenario| scenario.name == name)
 }
 
 fn play(scenario: &Scenario) -> Played {

@@ -92,12 +92,6 @@ pub const OF_SETS: &[Scenario] = &[
         play: |world| Box::pin(a_copy_of_the_first_question_about_a_part(world)),
     },
     Scenario {
-        name: "a-set-that-rests-with-what-it-has-entered",
-        about: "A has a lock, and waits for it and another one. Nobody polls that call when A gives the lock back that it had first. That \
-                costs B, who waits, a lease and not an hour (P6).",
-        play: |world| Box::pin(a_set_that_rests_with_what_it_has_entered(world)),
-    },
-    Scenario {
         name: "a-part-that-a-failover-shortens",
         about: "A waits for two locks, and has the first. A server takes over that knows of its grant only, while the call rests. A must \
                 ask for all that it relies on, and not for the rest of the time for which its call wants the lock (R5, P1).",
@@ -382,26 +376,6 @@ async fn go_on<T>(mut call: Pin<&mut impl Future<Output = T>>) {
         begin(call.as_mut()).await;
         sleep(ms(1)).await;
     }
-}
-
-async fn a_set_that_rests_with_what_it_has_entered(world: Arc<World>) {
-    let stage = Stage::new(world);
-    let (a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    let second = b.client.lock(SECOND).lock().await;
-    let owner = Owner::new();
-    let outer = owner.scope(a.client.lock(NAME).lock()).await;
-    step(&stage.world, "A asks for both locks, and nobody polls that call any more");
-    let both = a.client.lock_all([NAME, SECOND]);
-    let mut call = Box::pin(owner.scope(both.lock()));
-    go_on(call.as_mut()).await;
-    drop(outer);
-    let begun = Instant::now();
-    b.gets_the_lock().await;
-    let waited = begun.elapsed();
-    stage.expect(waited <= ms(2000 + 300), &format!("B has waited for a lease of A at most, and not for {waited:?}"));
-    drop((call, second));
-    b.still_has_the_lock();
-    stage.ends([a, b]).await;
 }
 
 async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {

@@ -1,7 +1,9 @@
 //! Why a hold has no handle, or no new lease.
 
-use super::error::Loss;
-use crate::store::error::RequestError;
+use fairlock_proto::handle::Handle;
+
+use super::outcome::Loss;
+use crate::store::error::{Cause, RequestError};
 use crate::store::options::OptionsError;
 
 /// Why [`LockGuard::extend`](crate::LockGuard::extend) did not set a new lease. The guard has the lease that it had.
@@ -38,4 +40,24 @@ pub enum DetachRefusal {
     /// Nothing was sent in time, or the server refused.
     #[error(transparent)]
     Request(RequestError),
+}
+
+/// How a detach ended.
+pub enum DetachOutcome<G> {
+    Detached(Handle),
+    /// The guard is as before.
+    Refused(G, DetachRefusal),
+    /// The handle has the hold, or it is free.
+    Unanswered(Handle, Cause),
+}
+
+impl<G> DetachOutcome<G> {
+    /// The same with another kind of guard.
+    pub fn of<T>(self, guard: impl FnOnce(G) -> T) -> DetachOutcome<T> {
+        match self {
+            Self::Detached(handle) => DetachOutcome::Detached(handle),
+            Self::Refused(refused, why) => DetachOutcome::Refused(guard(refused), why),
+            Self::Unanswered(handle, cause) => DetachOutcome::Unanswered(handle, cause),
+        }
+    }
 }

@@ -59,11 +59,6 @@ impl Owner {
     pub(crate) fn id(self, client: &str) -> String {
         [client, ":", &self.0.to_string()].concat()
     }
-
-    /// Parses an id.
-    pub(crate) fn of_id(id: &str) -> Option<Self> {
-        id.rsplit(':').next().and_then(|number| number.parse().ok()).map(Self)
-    }
 }
 
 impl fmt::Debug for Owner {

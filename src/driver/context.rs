@@ -2,19 +2,17 @@
 //! the tasks in the background. It knows neither holds nor waiters.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock_proto::keys::Keys;
 use futures::FutureExt;
-use futures::future::Either;
+use futures::future::{Either, try_join_all};
 use tokio::runtime::{EnterGuard, Handle};
-use tokio::sync::{Semaphore, SetOnce};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::error::LockError;
-use super::farewells::Farewells;
+use super::outcome::LockError;
 use crate::store::SpawnHook;
 use crate::store::backoff::Backoff;
 use crate::store::clock::now;
@@ -23,30 +21,20 @@ use crate::store::options::Options;
 use crate::store::runner::Runner;
 use crate::store::runtime;
 
-/// How many refused leaves are sent again, or pause for that, at a time.
-const REFUSED_LEAVES: usize = 64;
-
 pub struct Context {
     pub runner: Runner,
     /// Cancelled by `close`: new calls are refused and waits end.
     pub closing: CancellationToken,
-    /// How many requests had no answer when it was closed.
-    pub unfinished: SetOnce<usize>,
     /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
     pub gone: CancellationToken,
     /// Cancelled with either: no call can be served any longer.
     pub over: CancellationToken,
     /// Everything in the background, so that `close` can wait for it.
     pub tasks: TaskTracker,
-    pub farewells: Farewells,
-    /// Leaves that are refused until a person helps, as it seems, and are sent again.
-    pub refused_leaves: Semaphore,
-    /// Since the last of them that was accepted.
-    pub is_told_of_refused_leaves: AtomicBool,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
-    seq: AtomicU64,
-    /// Made of the client's id once: each lock and unlock has a backoff, and few of them use it.
+    /// How many were made.
+    backoffs: AtomicU64,
     retry_seed: u64,
 }
 
@@ -54,22 +42,16 @@ impl Context {
     pub fn new(runner: Runner, runtime: Handle, spawn_hook: Option<SpawnHook>) -> Self {
         let id = runner.client.id.bytes();
         let retry_seed = id.fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
-        // After an operation time-out the supervisor pings, and has an answer within a second (decision 44).
         let closing = CancellationToken::new();
-        let farewells = Farewells::new(runner.options.operation_timeout + Duration::from_secs(1));
         Self {
             runner,
             over: closing.child_token(),
             closing,
-            unfinished: SetOnce::new(),
             gone: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            farewells,
-            refused_leaves: Semaphore::new(REFUSED_LEAVES),
-            is_told_of_refused_leaves: AtomicBool::new(false),
             runtime,
             spawn_hook,
-            seq: AtomicU64::new(1),
+            backoffs: AtomicU64::new(1),
             retry_seed,
         }
     }
@@ -87,22 +69,11 @@ impl Context {
         self.options().operation_timeout
     }
 
-    /// A request that was sent then has released what an owner had at this lock (R15).
-    pub fn given_back(&self, keys: &Keys, sent: Instant) {
-        self.farewells.note(keys, sent, |lock_key| self.runner.is_connected(lock_key));
-    }
-
-    /// Strictly growing: greater than every seq that the server has seen from this client (R1).
-    pub fn next_seq(&self) -> u64 {
-        // Relaxed is enough. Where the order of two numbers matters, a turn or a lock stands between
-        // them.
-        self.seq.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// The pauses between tries of one request. Seeded by the client's id and a number that is used
     /// once: clients do not retry in step, and the simulator, whose ids count up, can repeat a run.
     pub fn backoff(&self) -> Backoff {
-        Backoff::retry(self.retry_seed ^ self.next_seq().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        let number = self.backoffs.fetch_add(1, Ordering::Relaxed);
+        Backoff::retry(self.retry_seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Whether the runtime was shut down. A simulator ends tasks in a runtime that goes on.
@@ -133,14 +104,6 @@ impl Context {
         }
     }
 
-    /// `close` waits for all tasks and loses what is held, so a task that serves the client must end before.
-    pub fn spawn_until_closing(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let closing = self.closing.clone();
-        self.spawn(async move {
-            let _ = closing.run_until_cancelled(task).await;
-        });
-    }
-
     /// Not as one of the client's own tasks, which a simulator has ended.
     pub fn spawn_apart(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);
@@ -149,11 +112,6 @@ impl Context {
     /// For the driver of the machine, which outlives the others: it serves `close`.
     pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(self.hooked(task));
-    }
-
-    /// For `close` itself, which waits for all other tasks.
-    pub fn spawn_unwatched(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
     }
 
     /// A request that waits for nothing but its answer.
@@ -178,14 +136,42 @@ impl Context {
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases
     /// are over.
     pub fn forgotten_at(&self, lease: Duration) -> Instant {
-        self.forgotten_after(now(), lease)
-    }
-
-    /// The same for what was sent until then.
-    pub fn forgotten_after(&self, sent: Instant, lease: Duration) -> Instant {
         // A request on its way may be served late and begin its lease only then (R2). So the time-outs
         // come on top.
         let options = self.options();
-        sent + lease.max(options.waiter_ttl).max(options.first_lease()) + 2 * self.operation_timeout()
+        now() + lease.max(options.waiter_ttl).max(options.first_lease()) + 2 * self.operation_timeout()
+    }
+
+    /// The longest round trip to a server. All are asked at the same time.
+    pub async fn ping(&self) -> Result<Duration, RequestError> {
+        let runner = &self.runner;
+        let pings = runner.store.seats().into_iter().filter_map(|seat| runner.store.server(seat)).map(|server| async {
+            let asked = now();
+            match runner.ask(server, &["PING"]).await {
+                Ok((_, took)) => Ok(took),
+                // An answer too. A user may lack the right to PING.
+                Err(RequestError::Refused(refusal)) if refusal.is_about_rights() => {
+                    Ok(now().saturating_duration_since(asked))
+                }
+                Err(error) => Err(error),
+            }
+        });
+        let took = self.ask(try_join_all(pings)).await?;
+        Ok(took.into_iter().max().unwrap_or_default())
+    }
+
+    /// New calls are refused, and waits end. `false`: it was so before.
+    pub fn begin_to_close(&self) -> bool {
+        self.closing.cancel();
+        // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
+        self.tasks.close()
+    }
+
+    /// Waits for the tasks, and ends the connection.
+    pub async fn end(&self) {
+        self.begin_to_close();
+        let tasks = timeout(3 * self.operation_timeout(), self.tasks.wait());
+        let _ = self.gone.run_until_cancelled(tasks).await;
+        self.runner.store.close();
     }
 }

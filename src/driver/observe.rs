@@ -13,7 +13,7 @@ use fairlock_proto::keys::label_of;
 use futures::future::Either;
 use tracing::{Id, Level, Span, field};
 
-use super::error::{LockError, Loss};
+use super::outcome::{LockError, Loss};
 use crate::metrics::{ARE_ON, LockMetrics, NotAcquired};
 use crate::store::clock::now;
 use crate::sync::Mutex;
@@ -170,13 +170,6 @@ impl<W: Named> Drop for ObservedCall<'_, W> {
 pub fn refused_at_once(metrics: &LockMetrics, error: &LockError) {
     metrics.wait_began();
     metrics.not_acquired(outcome(error));
-}
-
-/// It has a place in the queue.
-pub fn in_line(who: &Who<'_>) {
-    if is_told(who) {
-        CallerSpan::current().in_line(who);
-    }
 }
 
 /// The span of a call, for a line that another task writes. No more than its number: the span ends with the call.

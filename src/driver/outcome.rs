@@ -246,3 +246,13 @@ fn after_release(refusal: &Refusal) -> &'static str {
         "and the client goes on trying until the lease ends"
     }
 }
+
+/// The outcome of an unlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unlocked {
+    /// The lock is free, or the next waiter has it already.
+    Freed,
+    /// The same owner still holds it this many times.
+    StillHeld(u32),
+}

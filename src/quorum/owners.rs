@@ -9,13 +9,8 @@ use fairlock_proto::keys::Keys;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout_at;
 
-use super::error::LockError;
-use super::last_answer::LastAnswer;
-use super::observe::Who;
-use super::owner::Owner;
-use crate::store::clock::now;
-use crate::store::error::Cause;
-use crate::store::runner::Runner;
+use crate::driver::observe::Who;
+use crate::driver::owner::Owner;
 use crate::sync::Mutex;
 
 /// A look at more owners of one lock would cost each of many calls more than it saves.
@@ -41,7 +36,6 @@ pub struct OwnerEntry<H> {
     pub owner: Owner,
     pub owner_id: Arc<str>,
     turn: Arc<tokio::sync::Mutex<()>>,
-    pub last_answer: Arc<LastAnswer>,
     /// The call that has the turn waits in the queue, which may take long.
     queueing: AtomicBool,
     /// Weak: guards and releases under way keep a hold alive, the entry does not.
@@ -68,27 +62,11 @@ impl<H> OwnerTable<H> {
             owner,
             owner_id: owner.id(client).into(),
             turn: Arc::default(),
-            last_answer: Arc::default(),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),
         });
         entries.insert(key, Arc::downgrade(&entry));
         entry
-    }
-
-    /// This owner's entry at this lock.
-    pub fn entry_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<OwnerEntry<H>>> {
-        self.entries.lock().get(&(lock_key.into(), owner.number())).and_then(Weak::upgrade)
-    }
-
-    /// This owner's hold at this lock.
-    pub fn hold_of(&self, lock_key: &str, owner: Owner) -> Option<Arc<H>> {
-        self.entry_of(lock_key, owner).and_then(|entry| entry.hold())
-    }
-
-    /// The holds of this client's owners at this lock, among the oldest `most` that hold or want it.
-    pub fn holds_at(&self, lock_key: &str, most: usize) -> Vec<Arc<H>> {
-        self.oldest_at(lock_key, most).iter().filter_map(|entry| entry.hold()).collect()
     }
 
     /// Whether no more than one owner of this client holds or wants this lock. `is_held`: who looks at a hold may keep it for long
@@ -105,13 +83,6 @@ impl<H> OwnerTable<H> {
         // Collected: dropping the last reference to an entry takes the lock on the table.
         self.entries.lock().range(from..=to).take(most).filter_map(|(_, entry)| entry.upgrade()).collect()
     }
-
-    /// All holds of this client.
-    pub fn holds(&self) -> Vec<Arc<H>> {
-        // Collected first, for the same reason as in `holds_at`.
-        let entries: Vec<_> = self.entries.lock().values().filter_map(Weak::upgrade).collect();
-        entries.iter().filter_map(|entry| entry.hold()).collect()
-    }
 }
 
 impl<H> OwnerEntry<H> {
@@ -120,24 +91,9 @@ impl<H> OwnerEntry<H> {
         self.turn.clone().lock_owned().await
     }
 
-    pub fn try_turn(&self) -> Option<OwnersTurn> {
-        self.turn.clone().try_lock_owned().ok()
-    }
-
-    /// `None`: another call kept the turn for as long as this one has time, or failed at the same moment.
+    /// `None`: another call kept the turn for as long as this one has time.
     pub async fn turn_in_time(&self, limit: Instant) -> Option<OwnersTurn> {
-        let turn = timeout_at(limit.into(), self.turn()).await.ok();
-        turn.filter(|_| now() < limit || !self.last_answer.has_failed())
-    }
-
-    /// The error of a call that is out of time.
-    pub fn out_of_time(&self, runner: &Runner) -> LockError {
-        self.last_answer.out_of_time(runner, &self.keys.lock)
-    }
-
-    /// Why the call that has the turn has no answer.
-    pub fn why_no_answer(&self, runner: &Runner) -> Cause {
-        self.last_answer.cause(runner, &self.keys.lock)
+        timeout_at(limit.into(), self.turn()).await.ok()
     }
 
     /// The call that a log line is about. `terms`: those of the call.
