@@ -8,10 +8,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, select_all};
 
 use crate::client::LockClient;
-use crate::driver::limit::within;
 use crate::driver::limit::{is_only_late, no_answer_yet};
 use crate::driver::lock::Caller;
-use crate::driver::task::{self, RuntimeGone};
+use crate::driver::task;
 use crate::driver::task_or_thread::TaskOrThread;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
@@ -36,8 +35,8 @@ const AT_ONCE: usize = 64;
 /// names before it are waited for while it is held.
 ///
 /// # A call that is not polled
-/// A task of the client makes the call, so it goes on. When it has all of them, they are given back if that is not read within 250 ms,
-/// as for a single lock, and the call begins anew when it is polled.
+/// A task of the client makes the call, which goes on without being polled. When it has all locks and its future is not polled for
+/// 250 ms, the client releases them, as for a single lock, and the call begins anew when it is polled.
 ///
 /// # Semaphores and read-write locks
 /// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take
@@ -243,14 +242,8 @@ impl LockAll {
             Taking { locks: self.locks.clone(), scope: owner::current(), task: TaskOrThread::current(), limit };
         // Without a name there is nothing to wait for.
         let Some(context) = self.locks.first().and_then(FairLock::context) else { return call(taking).await };
-        let calling = task::carry_out(&context, || call(taking.clone()));
-        // A caller of another runtime keeps its limit itself: that of the client may rest.
-        match within(limit.filter(|_| context.is_elsewhere()), calling).await {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(RuntimeGone)) if context.closing.is_cancelled() => Err(LockError::Closed),
-            Some(Err(RuntimeGone)) => Err(LockError::RuntimeGone),
-            None => Err(LockError::Unreachable(no_answer_yet())),
-        }
+        let late = || LockError::Unreachable(no_answer_yet());
+        task::carry_out(&context, limit, late, || call(taking.clone())).await
     }
 }
 

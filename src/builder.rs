@@ -697,7 +697,7 @@ impl Prepared {
         Arc::new(Options { address, node, metrics, ..self.options.clone() })
     }
 
-    /// Of a server in memory, which may be asked for less at a time.
+    /// The options for a server in memory. A simulator may allow fewer requests in flight.
     #[cfg(feature = "embedded")]
     fn options_at(&self, server: &fairlock_emulator::Server, address: String, client: &str) -> Arc<Options> {
         let options = self.options(address);

@@ -436,8 +436,8 @@ impl LockClient {
     /// [`attach_permit`](Self::attach_permit).
     ///
     /// # Cancel safety
-    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. What it has
-    /// attached is given back if its future is not polled within 250 ms.
+    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. The client
+    /// releases what it has attached if this future is not polled within 250 ms.
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
         self.take_up(handle, Kind::Lock, caller()).await.map(LockGuard::new)
     }

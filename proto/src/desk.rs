@@ -22,6 +22,9 @@ use crate::timers::{Standing, Timer, Timers, Wish};
 /// How long a caller may leave a grant unclaimed.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 
+/// A timer that is handled this much too late shows that the whole process stood still, and not a caller alone.
+pub const LATE: Duration = Duration::from_millis(50);
+
 /// What belongs to no single owner.
 #[derive(Debug, Clone, Hash)]
 pub struct Common {

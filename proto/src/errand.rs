@@ -16,7 +16,7 @@ use crate::requests::release::Released;
 use crate::requests::renew::{Only, Renew, Renewed};
 use crate::requests::set_limit::{LimitSet, SetLimit};
 use crate::sending::Asked;
-use crate::time::{Instant, ServerTime};
+use crate::time::ServerTime;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Errand {
@@ -63,12 +63,12 @@ impl Errand {
     }
 
     /// `earlier`: what was asked before.
-    pub fn answered(&self, earlier: &Asked, asked: Instant, reply: Reply) -> Next {
+    pub fn answered(&self, earlier: &Asked, reply: Reply) -> Next {
         let Reply { server_micros, answer } = reply;
         match answer {
             Answer::Inspected(inspected) => {
                 let server_micros = server_micros.unwrap_or_default();
-                Next::Over(Ok(Finding::Inspected { inspected, server_micros, asked }))
+                Next::Over(Ok(Finding::Inspected { inspected, server_micros }))
             }
             // It did nothing, and the answer has corrected our estimate of the server's clock.
             Answer::Forced(ForceUnlocked::Late) | Answer::LimitSet(LimitSet::Late) => {

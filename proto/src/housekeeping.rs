@@ -84,7 +84,7 @@ impl Desk<'_> {
         }
         if let Task::Errand(errand) = &chore.task {
             let next = match answered.reply {
-                Ok(reply) => errand.answered(&chore.asked, answered.sent, reply),
+                Ok(reply) => errand.answered(&chore.asked, reply),
                 Err(error) => errand.failed(&chore.asked, error),
             };
             self.go_on_with_errand(id, next);

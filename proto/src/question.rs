@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::handle::Handle;
 use crate::requests::inspect::Inspected;
-use crate::time::Instant;
 
 #[derive(Debug, Clone, Hash)]
 pub enum Question {
@@ -27,11 +26,10 @@ pub enum Question {
 
 #[derive(Debug, Clone)]
 pub enum Finding {
-    /// By the server's clock at that time, in microseconds since 1970. The request was sent at `asked`.
+    /// With the server's clock at that time, in microseconds since 1970.
     Inspected {
         inspected: Box<Inspected>,
         server_micros: i64,
-        asked: Instant,
     },
     Done,
     /// There was nothing that was held.

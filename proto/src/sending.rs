@@ -123,7 +123,7 @@ impl Asked {
         if let LastAnswer::Failed(error) = &self.last { Some(error) } else { None }
     }
 
-    /// Whether one that has failed may have been served.
+    /// Whether the server may have served a request that has no answer.
     pub fn may_have_run(&self) -> bool {
         self.failure().is_some_and(RequestError::may_have_run)
     }

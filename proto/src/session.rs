@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::canonical::{RequestNumber, Seq};
 use crate::chore::Leaving;
-use crate::desk::{Common, Desk, Punctuality};
+use crate::desk::{Common, Desk, LATE, Punctuality};
 use crate::effect::{Effect, Note, Outcome};
 use crate::errand::Errand;
 use crate::error::{CallError, Cause, Fault, RequestError};
@@ -30,9 +30,6 @@ use crate::time::{Instant, ServerTime};
 use crate::timers::{STEP, Timer};
 use crate::trust::Grant;
 use crate::work::{Whose, Work};
-
-/// A timer that is handled so much too late shows that the whole process stood still.
-const LATE: Duration = Duration::from_millis(50);
 
 /// All that one client holds and wants. `verify/explore` reads what is public here; a driver does not.
 #[derive(Debug, Clone, Hash)]

@@ -111,7 +111,7 @@ impl<T> Beside<T> {
 #[derive(Debug, Clone)]
 pub struct Slab<T> {
     values: Beside<T>,
-    /// The smallest first, so that the end of the slab becomes free, and is given back.
+    /// The smallest first, so that the end of the slab becomes free and its memory can be returned.
     free: BinaryHeap<Reverse<u32>>,
     generation: u32,
 }

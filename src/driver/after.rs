@@ -80,7 +80,7 @@ pub fn wake(waker: Waker) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::task::Wake;
 
@@ -94,8 +94,9 @@ mod tests {
         }
     }
 
+    /// Counts how often it was woken.
     #[derive(Default)]
-    struct Counting(AtomicU32);
+    pub struct Counting(pub AtomicU32);
 
     impl Wake for Counting {
         fn wake(self: Arc<Self>) {

@@ -1,5 +1,5 @@
-//! The shared parts of one client: the scripts, the options, numbers that are used once, and
-//! the tasks in the background. It knows neither holds nor waiters.
+//! The shared parts of one client: the scripts, the options, and the tasks in the background. It knows neither holds nor
+//! waiters.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ pub struct Context {
     pub tasks: TaskTracker,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
-    /// How many were made.
+    /// The number of backoffs so far, which seeds the next one.
     backoffs: AtomicU64,
     retry_seed: u64,
 }
@@ -129,8 +129,7 @@ impl Context {
 
     /// Why no call can be served any longer. A client that was closed stays so when its runtime ends.
     pub fn why_over(&self) -> LockError {
-        let is_gone = self.gone.is_cancelled() && !self.closing.is_cancelled();
-        if is_gone { LockError::RuntimeGone } else { LockError::Closed }
+        if self.closing.is_cancelled() { LockError::Closed } else { LockError::RuntimeGone }
     }
 
     /// When nothing that was sent until now can have an effect on the server: its tickets and leases
@@ -160,11 +159,11 @@ impl Context {
         Ok(took.into_iter().max().unwrap_or_default())
     }
 
-    /// New calls are refused, and waits end. `false`: it was so before.
-    pub fn begin_to_close(&self) -> bool {
+    /// New calls are refused, and waits end.
+    pub fn begin_to_close(&self) {
         self.closing.cancel();
         // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
-        self.tasks.close()
+        self.tasks.close();
     }
 
     /// Waits for the tasks, and ends the connection.

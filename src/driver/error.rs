@@ -6,8 +6,7 @@ use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
 use super::detached::{DetachRefusal, ExtendError};
-use super::outcome::Unlocked;
-use super::outcome::{Ended, LockError, Loss, UnlockError};
+use super::outcome::{Ended, LockError, Loss, UnlockError, Unlocked};
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 

@@ -9,12 +9,10 @@ use fairlock_proto::effect::{self, Way};
 
 use super::call::Pending;
 use super::client::Client;
-use super::detached::DetachOutcome;
-use super::detached::{DetachRefusal, ExtendError};
+use super::detached::{DetachOutcome, DetachRefusal, ExtendError};
 use super::error;
 use super::hold::DrivenHold;
-use super::outcome::Unlocked;
-use super::outcome::{Ended, Loss, UnlockError};
+use super::outcome::{Ended, Loss, UnlockError, Unlocked};
 use super::shared::Granted;
 use crate::store::options::{Options, OptionsError};
 

@@ -28,7 +28,7 @@ pub struct About {
     pub began: Instant,
     pub scope: Scope,
     pub task: TaskOrThread,
-    /// Of one server of a quorum, which reports for all of them.
+    /// The server is one of a quorum, which logs calls and holds for all of its servers.
     pub is_node: bool,
 }
 
@@ -74,12 +74,12 @@ pub struct DrivenHold {
     holding: OnceLock<Holding>,
 }
 
-/// Those that are notified of the end of a hold.
+/// What is notified when a hold ends.
 #[derive(Default)]
 struct Watchers {
-    /// Cancelled then.
+    /// Cancelled at the end.
     over: CancellationToken,
-    /// Called then, in the thread that brings the news.
+    /// Called at the end, in the thread that handled the event.
     at_end: Option<Box<dyn FnOnce() + Send>>,
 }
 

@@ -245,7 +245,7 @@ impl DrivenLock {
     /// The holder, and the first `most` waiters.
     pub async fn inspect(&self, most: u32) -> Result<Answer<Inspected>, RequestError> {
         match self.ask(Question::Inspect { most }).await? {
-            Finding::Inspected { inspected, server_micros, .. } => {
+            Finding::Inspected { inspected, server_micros } => {
                 Ok(Answer { body: *inspected, server_ms: server_micros / 1000 })
             }
             // The machine answers no inspection so.

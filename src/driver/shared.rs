@@ -431,17 +431,25 @@ mod tests {
         shared.step(Event::Replied(id, Ok(Reply { server_micros: None, answer })), after);
     }
 
+    /// A connected client with a call that the server has granted the lock.
+    fn granted(after: &mut After) -> (Shared, CallId) {
+        let mut shared = shared(LocalClock::new());
+        connect(&mut shared, after);
+        let (call, outcome) = call(&mut shared, after);
+        assert!(outcome.is_none());
+        let acquired = Acquired::Held { token: 7, holds: 1, lease_left: LEASE.length() };
+        answer(&mut shared, Answer::Acquired(acquired), after);
+        (shared, call)
+    }
+
     /// R15: what the server before has granted is asked about before its caller relies on it.
     #[test]
     fn a_grant_from_before_a_new_connection_is_read_when_the_server_has_confirmed_it() {
-        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
-        connect(&mut shared, &mut after);
-        let (call, outcome) = call(&mut shared, &mut after);
-        assert!(outcome.is_none());
-        let lease_left = LEASE.length();
-        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        let mut after = After::default();
+        let (mut shared, call) = granted(&mut after);
         connect(&mut shared, &mut after);
         assert!(shared.read(call, &mut after).is_none());
+        let lease_left = LEASE.length();
         answer(&mut shared, Answer::Renewed(Renewed::Renewed { lease_left }), &mut after);
         assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(granted)) if granted.hold.token == 7));
     }
@@ -449,11 +457,8 @@ mod tests {
     /// A client whose background is not driven asks for it.
     #[test]
     fn a_leave_without_an_answer_is_unfinished_although_its_hold_has_ended() {
-        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
-        connect(&mut shared, &mut after);
-        let (guard, _) = call(&mut shared, &mut after);
-        let lease_left = LEASE.length();
-        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        let mut after = After::default();
+        let (mut shared, guard) = granted(&mut after);
         assert!(shared.read(guard, &mut after).is_some());
         shared.step(Event::Close, &mut after);
         assert_eq!((shared.holds_left(), shared.unfinished()), (0, 1));
@@ -462,11 +467,8 @@ mod tests {
     /// Its holder was never notified of the end. Found by the simulator, seed 75.
     #[test]
     fn what_is_being_detached_as_the_runtime_ends_is_held_until_its_deadline() {
-        let (mut shared, mut after) = (shared(LocalClock::new()), After::default());
-        connect(&mut shared, &mut after);
-        let (guard, _) = call(&mut shared, &mut after);
-        let lease_left = LEASE.length();
-        answer(&mut shared, Answer::Acquired(Acquired::Held { token: 7, holds: 1, lease_left }), &mut after);
+        let mut after = After::default();
+        let (mut shared, guard) = granted(&mut after);
         let Some(Answered::Granted(Granted { hold, .. })) = shared.read(guard, &mut after) else { panic!("it has it") };
         hold.is_claimed();
         let _unreliable = hold.is_not_relied_on();

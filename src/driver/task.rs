@@ -1,7 +1,7 @@
-//! A call that a task of the client makes for its caller: one for several names, or at several servers.
+//! A call that a task of the client makes for its caller: a call for several names, or at several servers.
 //!
-//! Its caller may stand still, and nobody else is to wait for that: the future of the caller only reads the outcome. The same
-//! rule counts as for a single name: what is not claimed within 250 ms is given back, and the caller asks anew.
+//! The caller's future only reads the outcome, so other clients never wait for a future that is not polled. As for a single
+//! name, the task gives back what the caller does not claim within 250 ms, and the caller asks anew.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::Instant;
 
-use fairlock_proto::desk::PATIENCE;
+use fairlock_proto::desk::{LATE, PATIENCE};
 use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
@@ -20,20 +20,33 @@ use tracing::Instrument;
 
 use super::after::wake;
 use super::context::Context;
+use super::limit::within;
+use super::outcome::LockError;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// A timer that fires so much too late shows that the whole process stood still, and not the caller alone.
-const LATE: Duration = Duration::from_millis(50);
-
-/// The runtime of the client has ended, and the task with it.
-pub struct RuntimeGone;
-
-/// Makes the call until its outcome is claimed. Dropped, the task ends, and drops what it has.
-pub async fn carry_out<T, F>(context: &Context, work: impl Fn() -> F) -> Result<T, RuntimeGone>
+/// Has a task make the call until its caller has claimed an outcome. Dropped, this ends the task, which drops what it has.
+///
+/// `work` keeps the limit, but its runtime may not be driven. So a caller in another runtime keeps the limit too, and ends with
+/// the error that `late` makes.
+pub async fn carry_out<T, F>(
+    context: &Context,
+    limit: Option<Instant>,
+    late: impl FnOnce() -> LockError,
+    work: impl Fn() -> F,
+) -> Result<T, LockError>
 where
     T: Send + 'static,
-    F: Future<Output = T> + Send + 'static,
+    F: Future<Output = Result<T, LockError>> + Send + 'static,
+{
+    let limit = limit.filter(|_| context.is_elsewhere());
+    within(limit, until_claimed(context, work)).await.unwrap_or_else(|| Err(late()))
+}
+
+async fn until_claimed<T, F>(context: &Context, work: impl Fn() -> F) -> Result<T, LockError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, LockError>> + Send + 'static,
 {
     loop {
         let slot = Arc::new(Slot::default());
@@ -41,11 +54,11 @@ where
         let _caller = slot.without_caller.clone().drop_guard();
         // In the span of the caller, as if it were its own work.
         context.spawn(work_for(Worker(slot.clone()), work()).in_current_span());
-        let outcome = poll_fn(|context| slot.read(|| context.waker().clone())).await;
-        match outcome {
-            Outcome::Done(outcome) => return Ok(outcome.unwrap_or_else(|panic| resume_unwind(panic))),
+        // The waker is made before the mutex is taken, since it is the user's.
+        match poll_fn(|context| slot.read(context.waker().clone())).await {
+            Outcome::Done(outcome) => return outcome.unwrap_or_else(|panic| resume_unwind(panic)),
             Outcome::PassedOver => {}
-            Outcome::Vanished => return Err(RuntimeGone),
+            Outcome::Vanished => return Err(context.why_over()),
         }
     }
 }
@@ -64,10 +77,12 @@ struct Slot<T> {
 enum Progress<T> {
     UnderWay(Option<Waker>),
     Over(Outcome<T>),
+    /// The caller has read the outcome.
+    Claimed,
 }
 
 enum Outcome<T> {
-    Done(Result<T, Panicked>),
+    Done(Result<Result<T, LockError>, Panicked>),
     PassedOver,
     Vanished,
 }
@@ -80,28 +95,21 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// `waker`: made before the mutex is taken, since it is the user's.
-    fn read(&self, waker: impl FnOnce() -> Waker) -> Poll<Outcome<T>> {
-        let waker = waker();
+    fn read(&self, waker: Waker) -> Poll<Outcome<T>> {
         let mut progress = self.progress.lock();
-        match std::mem::replace(&mut *progress, Progress::UnderWay(Some(waker))) {
-            Progress::Over(outcome) => Poll::Ready(outcome),
-            before @ Progress::UnderWay(_) => {
-                // Dropped when the mutex is free.
-                drop(progress);
-                // Its waker was not used.
-                if matches!(before, Progress::UnderWay(Some(_))) {
-                    self.disturbed.notify_one();
-                }
-                drop(before);
-                Poll::Pending
-            }
+        let last = match std::mem::replace(&mut *progress, Progress::Claimed) {
+            Progress::Over(outcome) => return Poll::Ready(outcome),
+            Progress::UnderWay(last) => last,
+            Progress::Claimed => return Poll::Pending,
+        };
+        *progress = Progress::UnderWay(Some(waker));
+        // The last waker is dropped when the mutex is free.
+        drop(progress);
+        // It was not used.
+        if last.is_some() {
+            self.disturbed.notify_one();
         }
-    }
-
-    /// Replaces the outcome that nobody has read, if there is one. Returns it, to be dropped when the mutex is free.
-    fn ends(&self, outcome: Outcome<T>) -> Progress<T> {
-        std::mem::replace(&mut *self.progress.lock(), Progress::Over(outcome))
+        Poll::Pending
     }
 }
 
@@ -110,25 +118,24 @@ struct Worker<T>(Arc<Slot<T>>);
 
 impl<T> Worker<T> {
     fn tell(&self, outcome: Outcome<T>) {
-        if let Progress::UnderWay(Some(waker)) = self.0.ends(outcome) {
+        // An outcome that nobody has read is dropped here, when the mutex is free.
+        let before = std::mem::replace(&mut *self.0.progress.lock(), Progress::Over(outcome));
+        if let Progress::UnderWay(Some(waker)) = before {
             wake(waker);
         }
-    }
-
-    fn is_under_way(&self) -> bool {
-        matches!(*self.0.progress.lock(), Progress::UnderWay(_))
     }
 }
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
-        if self.is_under_way() {
+        let is_under_way = matches!(*self.0.progress.lock(), Progress::UnderWay(_));
+        if is_under_way {
             self.tell(Outcome::Vanished);
         }
     }
 }
 
-async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = T>) {
+async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = Result<T, LockError>>) {
     let without_caller = worker.0.without_caller.clone();
     let mut working = pin!(AssertUnwindSafe(work).catch_unwind());
     let outcome = loop {
@@ -141,10 +148,7 @@ async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = T>) {
         }
     };
     worker.tell(Outcome::Done(outcome));
-    if without_caller.run_until_cancelled(patience()).await.is_none() {
-        return;
-    }
-    if !worker.is_under_way() {
+    if without_caller.run_until_cancelled(patience()).await.is_some() {
         worker.tell(Outcome::PassedOver);
     }
 }
@@ -157,5 +161,25 @@ async fn patience() {
         if now() <= due + LATE {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::super::after::tests::Counting;
+    use super::*;
+
+    /// It was woken once more when the task ended.
+    #[test]
+    fn a_caller_is_woken_for_its_outcome_and_not_when_the_task_ends() {
+        let (slot, counting) = (Arc::new(Slot::default()), Arc::new(Counting::default()));
+        let worker = Worker(slot.clone());
+        assert!(slot.read(counting.clone().into()).is_pending());
+        worker.tell(Outcome::Done(Ok(Ok(()))));
+        assert!(matches!(slot.read(counting.clone().into()), Poll::Ready(Outcome::Done(_))));
+        drop(worker);
+        assert_eq!(counting.0.load(Ordering::Relaxed), 1);
     }
 }

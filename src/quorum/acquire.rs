@@ -19,8 +19,7 @@ use super::nodes::Waiting;
 use super::owners::OwnersTurn;
 use crate::driver::guard::DrivenGuard;
 use crate::driver::limit::{is_only_late, no_answer_yet};
-use crate::driver::lock::Caller;
-use crate::driver::lock::DrivenLock;
+use crate::driver::lock::{Caller, DrivenLock};
 use crate::driver::observe::{Holding, Who};
 use crate::driver::outcome::LockError;
 use crate::metrics::LockMetrics;
@@ -122,11 +121,11 @@ async fn one_ended(got: &Got) {
 impl Gathering {
     /// The call, for its log lines.
     pub fn who(&self) -> Who<'_> {
-        self.entry.who(self.terms(), false)
+        self.entry.who(self.terms())
     }
 
     fn terms(&self) -> &str {
-        self.locks.first().map_or("", |lock| lock.terms())
+        self.locks.first().map_or("", DrivenLock::terms)
     }
 
     /// In milliseconds. It is the same at each of them.

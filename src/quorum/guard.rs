@@ -15,8 +15,7 @@ use super::context::Quorum;
 use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
 use crate::driver::detached::ExtendError;
-use crate::driver::outcome::Unlocked;
-use crate::driver::outcome::{Loss, UnlockError};
+use crate::driver::outcome::{Loss, UnlockError, Unlocked};
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {

@@ -242,7 +242,7 @@ impl QuorumHold {
 
     /// The hold, for its log lines.
     pub fn who(&self) -> Who<'_> {
-        self.entry.who(&self.terms, false)
+        self.entry.who(&self.terms)
     }
 
     fn held_for(&self) -> Duration {

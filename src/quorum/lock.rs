@@ -11,13 +11,11 @@ use super::context::Quorum;
 use super::guard::QuorumGuard;
 use super::hold::GuardShare;
 use crate::driver::client::Client;
-use crate::driver::limit::too_late;
-use crate::driver::limit::within;
-use crate::driver::lock::Caller;
-use crate::driver::lock::DrivenLock;
+use crate::driver::limit::{too_late, within};
+use crate::driver::lock::{Caller, DrivenLock};
 use crate::driver::observe::{self, ObservedCall};
 use crate::driver::outcome::LockError;
-use crate::driver::task::{RuntimeGone, carry_out};
+use crate::driver::task::carry_out;
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
 
@@ -98,15 +96,8 @@ async fn call(asking: Arc<Gathering>, wait: bool, limit: Option<Instant>) -> Res
     if is_over(limit) {
         return Err(too_late().await);
     }
-    let context = asking.quorum.nodes.context.clone();
-    let calling = carry_out(&context, || in_time(asking.clone(), wait, limit));
-    // A caller of another runtime keeps its limit itself: that of the client may rest.
-    match within(limit.filter(|_| context.is_elsewhere()), calling).await {
-        Some(Ok(outcome)) => outcome,
-        Some(Err(RuntimeGone)) if context.closing.is_cancelled() => Err(LockError::Closed),
-        Some(Err(RuntimeGone)) => Err(LockError::RuntimeGone),
-        None => Err(asking.out_of_time()),
-    }
+    let work = || in_time(asking.clone(), wait, limit);
+    carry_out(&asking.quorum.nodes.context, limit, || asking.out_of_time(), work).await
 }
 
 /// Runs the call until its limit.

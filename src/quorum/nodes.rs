@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fairlock_proto::keys::Keys;
-use fairlock_proto::question::Question;
+use fairlock_proto::question::{Finding, Question};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +13,7 @@ use crate::driver::client::Client;
 use crate::driver::context::Context;
 use crate::driver::lock::ask_once;
 use crate::store::clock::now;
-use crate::store::error::{Cause, ConnectError, Fault, RefusalKind, RequestError};
+use crate::store::error::{Cause, ConnectError, Fault, Refusal, RefusalKind, RequestError};
 use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
 use crate::sync::Mutex;
@@ -251,21 +251,22 @@ impl Nodes {
         let Some(node) = self.all.get(index) else { return };
         let (nodes, keys, client) = (self.clone(), keys.clone(), node.client.clone());
         node.context().spawn(async move {
-            match timeout(nodes.node_timeout, ask_once(&client, &keys, Question::Probe)).await {
-                Err(_) => nodes.suspect(index, &keys, nodes.no_answer()),
+            let cause = match timeout(nodes.node_timeout, ask_once(&client, &keys, Question::Probe)).await {
+                Err(_) => Some(nodes.no_answer()),
                 // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
-                Ok(Err(RequestError::Refused(refusal))) if refusal.kind() == RefusalKind::Passing => {
-                    nodes.suspect(index, &keys, Arc::new(refusal));
-                }
-                Ok(_) => {}
+                Ok(outcome) => refusal_of_all(&outcome).map(|refusal| Arc::new(refusal.clone()) as Cause),
+            };
+            if let Some(cause) = cause {
+                nodes.suspect(index, &keys, cause);
             }
         });
     }
 }
 
-/// Whether a probe shows that the node refuses everything for now. A node that refuses only this name serves.
-fn is_refused(outcome: &Result<(), RequestError>) -> bool {
-    matches!(outcome, Err(RequestError::Refused(refusal)) if refusal.kind() == RefusalKind::Passing)
+/// With what the node refuses everything for now, by a probe. A node that refuses only this name serves.
+fn refusal_of_all(outcome: &Result<Finding, RequestError>) -> Option<&Refusal> {
+    let Err(RequestError::Refused(refusal)) = outcome else { return None };
+    Some(refusal).filter(|refusal| refusal.kind() == RefusalKind::Passing)
 }
 
 /// One task for a node that is skipped. It ends with the clients.
@@ -274,13 +275,13 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, keys: Arc<Keys>) 
         // Not kept during the pause: the last client may be dropped while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
-        let outcome = ask_once(&node.client, &keys, Question::Probe).await.map(drop);
+        let outcome = ask_once(&node.client, &keys, Question::Probe).await;
         if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
             return;
         }
         // Without an answer it took an operation time-out, as a rule.
         let is_silent = matches!(outcome, Err(RequestError::NotSent(_) | RequestError::Unanswered(_)));
-        if !is_silent && !is_refused(&outcome) {
+        if !is_silent && refusal_of_all(&outcome).is_none() {
             let _before = node.silent.lock().take();
             nodes.changed.notify_waiters();
             tracing::info!(target: "fairlock::quorum", node = %node.address, "a server of the quorum serves again");

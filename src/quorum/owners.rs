@@ -97,8 +97,8 @@ impl<H> OwnerEntry<H> {
     }
 
     /// The call that a log line is about. `terms`: those of the call.
-    pub fn who<'a>(&'a self, terms: &'a str, is_node: bool) -> Who<'a> {
-        Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node }
+    pub fn who<'a>(&'a self, terms: &'a str) -> Who<'a> {
+        Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node: false }
     }
 
     pub fn hold(&self) -> Option<Arc<H>> {

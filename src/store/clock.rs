@@ -34,8 +34,8 @@ impl ServerClock {
     /// never too early, so a request that is sent in time is never refused as late.
     pub fn learn(&self, sent: Instant, seconds: i64, micros: i64) {
         let sent = self.local(sent);
-        // A caller's future may rest with its answer for as long as it likes, and another server with a clock of its own
-        // may have taken over meanwhile. An answer to an earlier request than the last one proves nothing about now.
+        // Another server with a clock of its own may have taken over meanwhile. An answer to an earlier request than the last
+        // one proves nothing about now.
         if self.sent.fetch_max(sent, Ordering::Relaxed) > sent {
             return;
         }

@@ -1,7 +1,6 @@
 //! Runs the scripts: sends the typed requests of the protocol over a connection to a server.
 //!
-//! Nothing here knows waits or holds. It sends, distinguishes replies from errors, and reads the server's
-//! clock from every reply.
+//! Nothing here knows waits or holds. It sends, and distinguishes replies from errors.
 
 pub mod backoff;
 pub mod boot;
@@ -40,8 +39,7 @@ use fairlock_proto::reply::ScriptReply;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 
-use call::Call;
-use call::Post;
+use call::{Call, Post};
 use cluster::identity::Masters;
 use error::{Cause, RequestError};
 use server::Server;

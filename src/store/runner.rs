@@ -1,4 +1,4 @@
-//! Sends one request and reads its reply. [`requests`](super::requests) has one method for each of them.
+//! Sends one request, and reads its reply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +11,7 @@ use fairlock_proto::requests::{self, ClientArgs};
 use tokio::time::timeout_at;
 
 use super::boot::Boot;
-use super::call::Call;
-use super::call::{Answerer, Post};
+use super::call::{Answerer, Call, Post};
 use super::clock::now;
 use super::error::{Cause, Fault, RequestError};
 use super::options::Options;
@@ -79,11 +78,7 @@ impl Runner {
 
     /// Why a request for this lock has no answer, if it has not failed.
     pub fn why_no_answer(&self, lock_key: &str) -> Cause {
-        let server = self.store.serving(lock_key).filter(|server| server.is_ready());
-        match server {
-            Some(_) => Arc::new(Fault::NoAnswerYet),
-            None => self.store.fault(lock_key),
-        }
+        if self.is_connected(lock_key) { Arc::new(Fault::NoAnswerYet) } else { self.store.fault(lock_key) }
     }
 
     /// Whether this post took the request. Without a limit, a gate or a time-out: who asks has its own.

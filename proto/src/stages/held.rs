@@ -31,7 +31,7 @@ pub struct Held {
     pub warning: Warning,
 }
 
-/// Of work that waits for its own hold. It is given once.
+/// The log's warning about work that waits for its own hold. The machine gives it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Warning {
     NotGiven,
@@ -186,7 +186,7 @@ impl Held {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
                 let (call, counted) = (entering.call.clone(), Count { holds, ..entering.from });
                 self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
-                // The process stood still, and the answer is looked at before the deadline is: the outer guards are lost (P8).
+                // The process stood still, and this answer came before the timer of the deadline: the outer guards are lost (P8).
                 if self.hold.is_over(desk.now) {
                     return self.expire(who, desk);
                 }
@@ -211,8 +211,8 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// A nested call is not wanted any longer. The server may count one too many, or will: what is set now overtakes the copies
-    /// of its request (R1).
+    /// A nested call was given up. Copies of its request may still add one to the server's count, so a later request sets the count
+    /// (R1).
     fn give_up_entering(&mut self, desk: &mut Desk<'_>) {
         self.set(self.guards.count(), desk);
     }

@@ -90,7 +90,7 @@ impl Hold {
 pub struct Begun {
     pub token: u64,
     pub deadline: Instant,
-    /// Of the server that has answered, or pushed the grant.
+    /// The epoch of the server that has answered, or pushed the grant.
     pub epoch: Epoch,
     pub set: LeaseSet,
 }
@@ -98,7 +98,7 @@ pub struct Begun {
 /// Whether the server keeps the lease that the holder wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseSet {
-    /// By a request that was sent then.
+    /// Yes: a request that was sent at this time has set it.
     Wanted(Instant),
     /// It keeps that of a grant, which may be longer or shorter.
     OfGrant,

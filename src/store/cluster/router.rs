@@ -1,4 +1,4 @@
-//! Sends each request to the node that serves its slot, and follows what nodes say of slots that moved.
+//! Sends each request to the node that it is for, follows ASK, and reports slots that have moved.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock, Weak};
@@ -12,8 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::slots::slot_of;
 use super::table::Table;
-use crate::store::call::Call;
-use crate::store::call::Post;
+use crate::store::call::{Call, Post};
 use crate::store::connect_options::Address;
 use crate::store::error::{Cause, ConnectError, Fault, Refusal, RequestError};
 use crate::store::node::Node;

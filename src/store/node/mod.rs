@@ -26,8 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::boot::Boot;
-use super::call::Call;
-use super::call::Post;
+use super::call::{Call, Post};
 use super::clock::ServerClock;
 use super::connect_options::Address;
 use super::error::{Cause, RequestError};

@@ -11,7 +11,7 @@ use super::Masters;
 use crate::support::cluster::command;
 use crate::support::{eventually, limit, limit_to};
 
-/// Drops it after so many turns of the other tasks. `Some`: it was over before.
+/// Drops the call after this many turns of the other tasks. `Some`: it ended before.
 async fn turns<F: Future>(times: usize, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     for _ in 0..=times {

@@ -66,7 +66,7 @@ pub fn stage_of(session: &Session, entry: Option<Id>) -> StageName {
     entry.and_then(|id| session.entries.get(id)).map_or(StageName::Idle, |entry| StageName::of(&entry.stage))
 }
 
-/// The owners that an event is about. `None`: one that has no entry.
+/// The entries of the owners that an event concerns. `None`: the owner has no entry.
 pub fn concerned(session: &Session, event: &Event<'_>, now: Instant) -> Vec<Option<Id>> {
     let of_call = |call: &CallId| session.entry_of(*call).map(Some);
     match event {

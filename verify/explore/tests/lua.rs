@@ -501,7 +501,7 @@ impl Sequence {
         Request::ForceUnlock(ForceUnlock { keys: self.names[name].clone(), expected, not_after: self.late() })
     }
 
-    /// Of a lock: shared names are held at one server.
+    /// Only locks are raised: a quorum has no shared names.
     fn raise(&mut self, attempt: &Attempt) -> Request {
         let keys = self.names[attempt.name].clone();
         if keys.kind != Kind::Lock {
