@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, pending};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
@@ -9,7 +10,7 @@ use futures::future::{BoxFuture, join_all, select_all};
 
 use crate::client::LockClient;
 use crate::driver::limit::{is_only_late, no_answer_yet};
-use crate::driver::lock::Caller;
+use crate::driver::lock::{Caller, IfBusy};
 use crate::driver::task;
 use crate::driver::task_or_thread::TaskOrThread;
 use crate::error::{LockError, Loss, UnlockAllError};
@@ -59,7 +60,7 @@ const AT_ONCE: usize = 64;
 #[derive(Debug, Clone)]
 pub struct LockAll {
     /// Sorted, each name once.
-    locks: Vec<FairLock>,
+    locks: Arc<[FairLock]>,
 }
 
 /// The guards of a [`LockAll`], one for each name. It ends with [`unlock`](Self::unlock), or when it is dropped.
@@ -101,7 +102,7 @@ impl LockAll {
         let mut locks: Vec<FairLock> = locks.collect();
         locks.sort_by(|one, other| one.name().cmp(other.name()));
         locks.dedup_by(|one, other| one.name() == other.name());
-        Self { locks }
+        Self { locks: locks.into() }
     }
 
     /// The names in their order. No round trip.
@@ -170,8 +171,8 @@ impl LockAll {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue, and releases in the background what was acquired.
-    pub async fn lock(&self) -> Result<AllGuard, LockError> {
-        self.acquire(None).await
+    pub fn lock(&self) -> impl Future<Output = Result<AllGuard, LockError>> + Send + use<> {
+        self.carry_out(None, Taking::lock)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long together.
@@ -194,9 +195,8 @@ impl LockAll {
     ///
     /// # Cancel safety
     /// As for `lock`.
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<AllGuard, LockError> {
-        // A limit that is too far away to be added is as good as none.
-        self.acquire(now().checked_add(limit)).await
+    pub fn lock_timeout(&self, timeout: Duration) -> impl Future<Output = Result<AllGuard, LockError>> + Send + use<> {
+        self.carry_out(Some(timeout), Taking::lock)
     }
 
     /// Takes all of them if all are free and without waiters, else `None`. One round trip, one more if it has to
@@ -218,8 +218,8 @@ impl LockAll {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub async fn try_lock(&self) -> Result<Option<AllGuard>, LockError> {
-        self.carry_out(None, |taking| taking.try_lock()).await
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<AllGuard>, LockError>> + Send + use<> {
+        self.carry_out(None, Taking::try_lock)
     }
 
     /// Nothing is taken for a set of which one can never be had.
@@ -227,30 +227,35 @@ impl LockAll {
         self.locks.iter().try_for_each(FairLock::check)
     }
 
-    async fn acquire(&self, limit: Option<Instant>) -> Result<AllGuard, LockError> {
-        self.carry_out(limit, |taking| taking.lock()).await
-    }
-
     /// Has a task of the client make the call.
-    async fn carry_out<T, F>(&self, limit: Option<Instant>, call: impl Fn(Taking) -> F) -> Result<T, LockError>
+    fn carry_out<T, F, C>(
+        &self,
+        timeout: Option<Duration>,
+        call: C,
+    ) -> impl Future<Output = Result<T, LockError>> + Send + use<T, F, C>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, LockError>> + Send + 'static,
+        C: Fn(Taking) -> F + Send + Sync,
     {
-        self.check()?;
-        let taking =
-            Taking { locks: self.locks.clone(), scope: owner::current(), task: TaskOrThread::current(), limit };
-        // Without a name there is nothing to wait for.
-        let Some(context) = self.locks.first().and_then(FairLock::context) else { return call(taking).await };
-        let late = || LockError::Unreachable(no_answer_yet());
-        task::carry_out(&context, limit, late, || call(taking.clone())).await
+        let all = self.clone();
+        async move {
+            all.check()?;
+            // A limit that is too far away to be added is as good as none.
+            let limit = timeout.and_then(|timeout| now().checked_add(timeout));
+            let taking = Taking { locks: all.locks, scope: owner::current(), task: TaskOrThread::current(), limit };
+            // Without a name there is nothing to wait for.
+            let Some(context) = taking.locks.first().and_then(FairLock::context) else { return call(taking).await };
+            let late = || LockError::Unreachable(no_answer_yet());
+            task::carry_out(&context, limit, late, || call(taking.clone())).await
+        }
     }
 }
 
 /// One call.
 #[derive(Clone)]
 struct Taking {
-    locks: Vec<FairLock>,
+    locks: Arc<[FairLock]>,
     /// The scope and the task of its caller.
     scope: Option<Owner>,
     task: TaskOrThread,
@@ -265,7 +270,7 @@ impl Taking {
     async fn try_lock(self) -> Result<Option<AllGuard>, LockError> {
         let mut taken = AllGuard { guards: Vec::new() };
         for some in self.locks.chunks(AT_ONCE) {
-            let tried = join_all(some.iter().map(|lock| lock.take_for(self.caller(), false, None))).await;
+            let tried = join_all(some.iter().map(|lock| lock.take_for(self.caller(), IfBusy::Return(None)))).await;
             let acquired: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
             let is_busy = acquired.iter().any(Option::is_none);
             taken.guards.extend(acquired.into_iter().flatten());
@@ -293,7 +298,7 @@ impl Taking {
                 return Ok(taken);
             }
             let ahead = ahead.iter().take(at_once);
-            let tried = join_all(ahead.map(|lock| lock.take_for(self.caller(), false, self.left()))).await;
+            let tried = join_all(ahead.map(|lock| lock.take_for(self.caller(), IfBusy::Return(self.left())))).await;
             match taken.extend(tried) {
                 None => at_once = (2 * at_once).min(AT_ONCE),
                 Some(Refused::Failed(error)) if is_final(&error) || is_over(self.limit) => {
@@ -317,7 +322,7 @@ impl Taking {
             // First: what is lost has to be waited for before this one.
             biased;
             () = taken.one_ended() => {}
-            guard = next.take_for(self.caller(), true, self.left()) => taken.guards.extend(guard?),
+            guard = next.take_for(self.caller(), IfBusy::Wait(self.left())) => taken.guards.extend(guard?),
         }
         Ok(())
     }

@@ -25,11 +25,11 @@ pub enum Backend {
     Several(Arc<Quorum>),
 }
 
-/// A lock at one server or at several.
+/// A lock at one server or at several. Cheap to clone: the future of each call has one of its own.
 #[derive(Clone)]
 pub enum AnyLock {
-    One(DrivenLock),
-    Several(QuorumLock),
+    One(Arc<DrivenLock>),
+    Several(Arc<QuorumLock>),
 }
 
 pub enum AnyGuard {
@@ -58,8 +58,8 @@ impl Backend {
     /// A share of this name, used as that kind. Several masters have locks only: see [`AnyLock::at_server`].
     pub fn lock(&self, kind: Kind, share: Share, name: &str) -> AnyLock {
         match self {
-            Self::One(client) => AnyLock::One(DrivenLock::of(kind, share, client.clone(), name)),
-            Self::Several(quorum) => AnyLock::Several(QuorumLock::new(quorum.clone(), name)),
+            Self::One(client) => AnyLock::One(Arc::new(DrivenLock::of(kind, share, client.clone(), name))),
+            Self::Several(quorum) => AnyLock::Several(Arc::new(QuorumLock::new(quorum.clone(), name))),
         }
     }
 
@@ -89,15 +89,15 @@ impl Backend {
 impl AnyLock {
     pub fn changed(&self, change: impl Fn(&DrivenLock) -> DrivenLock) -> Self {
         match self {
-            Self::One(lock) => Self::One(change(lock)),
-            Self::Several(lock) => Self::Several(lock.with_each(change)),
+            Self::One(lock) => Self::One(Arc::new(change(lock))),
+            Self::Several(lock) => Self::Several(Arc::new(lock.with_each(change))),
         }
     }
 
     /// The lock at each server.
     pub fn each(&self) -> &[DrivenLock] {
         match self {
-            Self::One(lock) => slice::from_ref(lock),
+            Self::One(lock) => slice::from_ref(&**lock),
             Self::Several(lock) => lock.each(),
         }
     }
@@ -125,14 +125,14 @@ impl AnyLock {
     }
 }
 
-/// Acquires a lock, with a limit or without one. `None`: it is not free, and the call does not wait. No function: a waiter would
+/// Acquires a lock. `None`: it is not free, and the call does not wait. No function: a waiter would
 /// keep the arguments of one more call for as long as it waits.
 macro_rules! acquire {
-    ($lock:expr, $caller:expr, $wait:expr, $limit:expr) => {
+    ($lock:expr, $caller:expr, $if_busy:expr) => {
         match $lock {
-            AnyLock::One(lock) => lock.acquire($caller, $wait, $limit).await?.map(AnyGuard::One),
+            AnyLock::One(lock) => lock.acquire($caller, $if_busy).await?.map(AnyGuard::One),
             // Boxed: a waiter of one server needs no room for it.
-            AnyLock::Several(lock) => Box::pin(lock.acquire($caller, $wait, $limit)).await?.map(AnyGuard::Several),
+            AnyLock::Several(lock) => Box::pin(lock.acquire($caller, $if_busy)).await?.map(AnyGuard::Several),
         }
     };
 }

@@ -7,11 +7,12 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::join_all;
 
 use crate::backend::{AnyGuard, AnyLock, acquire, each};
 use crate::driver::context::Context;
-use crate::driver::lock::{Caller, DrivenLock, LockLease};
+use crate::driver::lock::{Caller, DrivenLock, IfBusy, LockLease};
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
@@ -25,6 +26,10 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// The waiter that the server queued first is served first, over all processes. The lock goes from
 /// holder to waiter without being free in between. A waiter whose connection is gone is passed over, by
 /// [`try_lock`](Self::try_lock) too. It keeps its place until its time to live is over.
+///
+/// # Calls
+/// The futures of `lock`, `lock_timeout` and `try_lock` are `'static + Send`: `tokio::spawn(client.lock("a").lock())` works. A call
+/// begins when its future is first polled. Its owner, its task and its tracing span are those of the first poll.
 ///
 /// # On several servers
 /// [`masters`](crate::masters) has a table of the promises. Differences in use:
@@ -210,10 +215,8 @@ impl FairLock {
     /// A future that is kept has to be polled. If it is not when its turn comes, it costs the others 250 ms, loses its place, and
     /// queues again when it is polled. So a future that is polled less often than that may never get the lock, not even a free one:
     /// spawn it, and await its handle.
-    pub async fn lock(&self) -> Result<LockGuard, LockError> {
-        self.check_self_wait()?;
-        // A request that waits is never answered with "busy".
-        acquire!(&self.lock, caller(), true, None).map(LockGuard::new).ok_or(LockError::Timeout)
+    pub fn lock(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        self.wait(None)
     }
 
     /// Like [`lock`](Self::lock), but for at most that long.
@@ -239,9 +242,13 @@ impl FairLock {
     ///
     /// # Cancel safety
     /// As for `lock`.
-    pub async fn lock_timeout(&self, timeout: Duration) -> Result<LockGuard, LockError> {
-        self.check_self_wait()?;
-        acquire!(&self.lock, caller(), true, Some(timeout)).map(LockGuard::new).ok_or(LockError::Timeout)
+    pub fn lock_timeout(&self, timeout: Duration) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        self.wait(Some(timeout))
+    }
+
+    fn wait(&self, at_most: Option<Duration>) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
+        // A request that waits is never answered with "busy".
+        self.take(IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
     }
 
     /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -262,18 +269,24 @@ impl FairLock {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub async fn try_lock(&self) -> Result<Option<LockGuard>, LockError> {
-        Ok(acquire!(&self.lock, caller(), false, None).map(LockGuard::new))
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+        self.take(IfBusy::Return(None))
+    }
+
+    /// The caller is whoever polls the future first, in its scope: it may have been spawned (P4).
+    fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            if let IfBusy::Wait(_) = if_busy {
+                lock.check_self_wait()?;
+            }
+            Ok(acquire!(&lock.lock, caller(), if_busy).map(LockGuard::new))
+        }
     }
 
     /// A step of a call that a task of the client makes for this caller.
-    pub(crate) async fn take_for(
-        &self,
-        caller: Caller,
-        wait: bool,
-        longest: Option<Duration>,
-    ) -> Result<Option<LockGuard>, LockError> {
-        Ok(acquire!(&self.lock, caller, wait, longest).map(LockGuard::new))
+    pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<LockGuard>, LockError> {
+        Ok(acquire!(&self.lock, caller, if_busy).map(LockGuard::new))
     }
 
     pub(crate) fn context(&self) -> Option<Arc<Context>> {
@@ -303,12 +316,12 @@ impl FairLock {
     ///
     /// # Cancel safety
     /// Dropping the future drops the section where it is, and releases.
-    pub async fn with<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
+    pub fn with<F, R>(&self, section: F) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
     where
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.lock(), |guard| (guard.held(), guard.unlock()), section).await
+        with(self.lock(), |guard| (guard.held(), guard.unlock()), section)
     }
 
     /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at

@@ -7,9 +7,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use fairlock_proto::keys::Share;
+use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
-use crate::driver::lock::{DrivenLock, LockLease};
+use crate::driver::lock::{DrivenLock, IfBusy, LockLease};
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, with};
@@ -172,8 +173,8 @@ impl FairRwLock {
     /// # Cancel safety
     /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
     /// has to be polled.
-    pub async fn read(&self) -> Result<ReadGuard, LockError> {
-        acquire!(self.reads.of_one_server()?, caller(), true, None).map(ReadGuard::new).ok_or(LockError::Timeout)
+    pub fn read(&self) -> impl Future<Output = Result<ReadGuard, LockError>> + Send + use<> {
+        wait(&self.reads, None).map(|guard| guard.map(ReadGuard))
     }
 
     /// Like [`read`](Self::read), but for at most that long.
@@ -192,10 +193,8 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `read`.
-    pub async fn read_timeout(&self, timeout: Duration) -> Result<ReadGuard, LockError> {
-        acquire!(self.reads.of_one_server()?, caller(), true, Some(timeout))
-            .map(ReadGuard::new)
-            .ok_or(LockError::Timeout)
+    pub fn read_timeout(&self, timeout: Duration) -> impl Future<Output = Result<ReadGuard, LockError>> + Send + use<> {
+        wait(&self.reads, Some(timeout)).map(|guard| guard.map(ReadGuard))
     }
 
     /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
@@ -214,8 +213,8 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub async fn try_read(&self) -> Result<Option<ReadGuard>, LockError> {
-        Ok(acquire!(self.reads.of_one_server()?, caller(), false, None).map(ReadGuard::new))
+    pub fn try_read(&self) -> impl Future<Output = Result<Option<ReadGuard>, LockError>> + Send + use<> {
+        take(&self.reads, IfBusy::Return(None)).map(|taken| Ok(taken?.map(ReadGuard)))
     }
 
     /// Reads, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
@@ -235,12 +234,15 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// Dropping the future drops the section where it is, and releases.
-    pub async fn with_read<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
+    pub fn with_read<F, R>(
+        &self,
+        section: F,
+    ) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
     where
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.read(), |guard| (guard.held(), guard.unlock()), section).await
+        with(self.read(), |guard| (guard.held(), guard.unlock()), section)
     }
 
     /// Waits until it may write, first come, first served, without a time limit. The cost is that of [`read`](Self::read).
@@ -259,8 +261,8 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `read`.
-    pub async fn write(&self) -> Result<WriteGuard, LockError> {
-        acquire!(self.writes.of_one_server()?, caller(), true, None).map(WriteGuard::new).ok_or(LockError::Timeout)
+    pub fn write(&self) -> impl Future<Output = Result<WriteGuard, LockError>> + Send + use<> {
+        wait(&self.writes, None).map(|guard| guard.map(WriteGuard))
     }
 
     /// Like [`write`](Self::write), but for at most that long.
@@ -283,10 +285,11 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `read`.
-    pub async fn write_timeout(&self, timeout: Duration) -> Result<WriteGuard, LockError> {
-        acquire!(self.writes.of_one_server()?, caller(), true, Some(timeout))
-            .map(WriteGuard::new)
-            .ok_or(LockError::Timeout)
+    pub fn write_timeout(
+        &self,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<WriteGuard, LockError>> + Send + use<> {
+        wait(&self.writes, Some(timeout)).map(|guard| guard.map(WriteGuard))
     }
 
     /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -305,8 +308,8 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `try_read`.
-    pub async fn try_write(&self) -> Result<Option<WriteGuard>, LockError> {
-        Ok(acquire!(self.writes.of_one_server()?, caller(), false, None).map(WriteGuard::new))
+    pub fn try_write(&self) -> impl Future<Output = Result<Option<WriteGuard>, LockError>> + Send + use<> {
+        take(&self.writes, IfBusy::Return(None)).map(|taken| Ok(taken?.map(WriteGuard)))
     }
 
     /// Writes, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
@@ -326,12 +329,15 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `with_read`.
-    pub async fn with_write<F, R>(&self, section: F) -> Result<R::Output, WithError<R::Output>>
+    pub fn with_write<F, R>(
+        &self,
+        section: F,
+    ) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
     where
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.write(), |guard| (guard.held(), guard.unlock()), section).await
+        with(self.write(), |guard| (guard.held(), guard.unlock()), section)
     }
 
     /// The readers or the writer, and the waiters, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
@@ -380,6 +386,16 @@ impl FairRwLock {
     }
 }
 
+fn wait(share: &AnyLock, at_most: Option<Duration>) -> impl Future<Output = Result<RwGuard, LockError>> + Send + use<> {
+    // A request that waits is never answered with "busy".
+    take(share, IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+}
+
+fn take(share: &AnyLock, if_busy: IfBusy) -> impl Future<Output = Result<Option<RwGuard>, LockError>> + Send + use<> {
+    let share = share.clone();
+    async move { Ok(acquire!(share.of_one_server()?, caller(), if_busy).map(RwGuard::new)) }
+}
+
 impl RwGuard {
     fn new(guard: AnyGuard) -> Self {
         Self { held: Held::new(guard.hold()), guard }
@@ -387,10 +403,6 @@ impl RwGuard {
 }
 
 impl ReadGuard {
-    fn new(guard: AnyGuard) -> Self {
-        Self(RwGuard::new(guard))
-    }
-
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards.
@@ -431,10 +443,6 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    fn new(guard: AnyGuard) -> Self {
-        Self(RwGuard::new(guard))
-    }
-
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards; if they only read,

@@ -1,14 +1,16 @@
 //! A semaphore by its name, and its permits.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
 use fairlock_proto::keys::Share;
+use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
-use crate::driver::lock::{Caller, LockLease};
+use crate::driver::lock::{Caller, IfBusy, LockLease};
 use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
@@ -164,8 +166,8 @@ impl FairSemaphore {
     /// # Cancel safety
     /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
     /// has to be polled.
-    pub async fn acquire(&self) -> Result<Permit, LockError> {
-        self.take(1, true, None).await?.ok_or(LockError::Timeout)
+    pub fn acquire(&self) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
+        self.wait(1, None)
     }
 
     /// Waits for that many permits, which are one [`Permit`]: all of them or none. The cost is that of [`acquire`](Self::acquire).
@@ -187,8 +189,8 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// As for `acquire`.
-    pub async fn acquire_many(&self, permits: u32) -> Result<Permit, LockError> {
-        self.take(permits, true, None).await?.ok_or(LockError::Timeout)
+    pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
+        self.wait(permits, None)
     }
 
     /// Like [`acquire`](Self::acquire), but for at most that long.
@@ -211,8 +213,8 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// As for `acquire`.
-    pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Permit, LockError> {
-        self.take(1, true, Some(timeout)).await?.ok_or(LockError::Timeout)
+    pub fn acquire_timeout(&self, timeout: Duration) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
+        self.wait(1, Some(timeout))
     }
 
     /// Like [`acquire_many`](Self::acquire_many), but for at most that long.
@@ -231,8 +233,12 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// As for `acquire`.
-    pub async fn acquire_many_timeout(&self, permits: u32, timeout: Duration) -> Result<Permit, LockError> {
-        self.take(permits, true, Some(timeout)).await?.ok_or(LockError::Timeout)
+    pub fn acquire_many_timeout(
+        &self,
+        permits: u32,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
+        self.wait(permits, Some(timeout))
     }
 
     /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -252,8 +258,8 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub async fn try_acquire(&self) -> Result<Option<Permit>, LockError> {
-        self.take(1, false, None).await
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+        self.take(1, IfBusy::Return(None))
     }
 
     /// Like [`try_acquire`](Self::try_acquire), for that many permits as one [`Permit`].
@@ -272,21 +278,33 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// As for `try_acquire`.
-    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Permit>, LockError> {
-        self.take(permits, false, None).await
+    pub fn try_acquire_many(
+        &self,
+        permits: u32,
+    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+        self.take(permits, IfBusy::Return(None))
     }
 
-    async fn take(&self, permits: u32, wait: bool, timeout: Option<Duration>) -> Result<Option<Permit>, LockError> {
-        let heavy;
-        let mut lock = self.lock.of_one_server()?;
-        if permits != 1 {
-            let share = Share { weight: permits, limit: self.permits };
-            // Boxed: the many waiters for one permit need no room for it.
-            heavy = Box::new(lock.changed(|lock| lock.with_share(share)));
-            lock = &heavy;
+    fn wait(
+        &self,
+        permits: u32,
+        at_most: Option<Duration>,
+    ) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
+        // A request that waits is never answered with "busy".
+        self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+    }
+
+    fn take(
+        &self,
+        permits: u32,
+        if_busy: IfBusy,
+    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+        let share = Share { weight: permits, limit: self.permits };
+        let lock = if permits == 1 { self.lock.clone() } else { self.lock.changed(|lock| lock.with_share(share)) };
+        async move {
+            // An owner of its own, in a scope too: a permit is never re-entered.
+            Ok(acquire!(lock.of_one_server()?, Caller::of(None), if_busy).map(Permit::new))
         }
-        // An owner of its own, in a scope too: a permit is never re-entered.
-        Ok(acquire!(lock, Caller::of(None), wait, timeout).map(Permit::new))
     }
 
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.

@@ -15,7 +15,7 @@ use crate::node::Asker;
 use crate::question::Finding;
 use crate::request::{Answer, Reply, Request};
 use crate::requests::leave::{Leave, Left};
-use crate::requests::poll::{Poll, PolledHolder};
+use crate::requests::poll::{Poll, Polled, PolledHolder};
 use crate::requests::release::Released;
 use crate::sending::{Answered, Sending};
 use crate::slab::Id;
@@ -91,35 +91,38 @@ impl Desk<'_> {
             return None;
         }
         match answered.reply {
-            Ok(Reply { answer: Answer::Left(Left { more }), .. }) => {
-                let chore = self.end_chore(id)?;
-                self.given_back(&chore.keys, chore.slot, answered.sent);
-                if more {
-                    self.pass_on(chore.keys, chore.slot);
-                }
-                None
-            }
-            Ok(Reply { answer: Answer::Released(released), .. }) => {
-                let chore = self.end_chore(id)?;
-                if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
-                    self.pass_on(chore.keys, chore.slot);
-                }
-                None
-            }
-            Ok(Reply { answer: Answer::Polled(polled), .. }) => {
-                let keys = chore.keys.clone();
-                if polled.more {
-                    self.keep_chore(id);
-                } else {
-                    self.end_chore(id);
-                }
-                Some((keys, polled.holder.into_iter().chain(polled.granted).collect()))
-            }
-            reply => {
-                self.do_again(id, &reply.err().unwrap_or_else(other_reply));
-                None
-            }
+            Ok(Reply { answer: Answer::Left(left), .. }) => self.was_left(id, left, answered.sent),
+            Ok(Reply { answer: Answer::Released(released), .. }) => self.was_given_back(id, released),
+            Ok(Reply { answer: Answer::Polled(polled), .. }) => return self.was_looked_at(id, *polled),
+            reply => self.do_again(id, &reply.err().unwrap_or_else(other_reply)),
         }
+        None
+    }
+
+    fn was_left(&mut self, id: Id, Left { more }: Left, sent: Instant) {
+        let Some(chore) = self.end_chore(id) else { return };
+        self.given_back(&chore.keys, chore.slot, sent);
+        if more {
+            self.pass_on(chore.keys, chore.slot);
+        }
+    }
+
+    /// What a handle had.
+    fn was_given_back(&mut self, id: Id, released: Released) {
+        let Some(chore) = self.end_chore(id) else { return };
+        if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
+            self.pass_on(chore.keys, chore.slot);
+        }
+    }
+
+    fn was_looked_at(&mut self, id: Id, polled: Polled) -> Option<(Arc<Keys>, Vec<PolledHolder>)> {
+        let keys = self.common.chores.chores.get(id)?.keys.clone();
+        if polled.more {
+            self.keep_chore(id);
+        } else {
+            self.end_chore(id);
+        }
+        Some((keys, polled.holder.into_iter().chain(polled.granted).collect()))
     }
 
     fn go_on_with_errand(&mut self, id: Id, next: Next) {

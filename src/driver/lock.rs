@@ -51,6 +51,15 @@ pub struct LockLease {
     pub is_renewed: bool,
 }
 
+/// What a call does if others have the name or wait for it.
+#[derive(Debug, Clone, Copy)]
+pub enum IfBusy {
+    /// It waits its turn, for that long at most.
+    Wait(Option<Duration>),
+    /// It returns without the name. The server has that long for its answer; `None`: an operation time-out.
+    Return(Option<Duration>),
+}
+
 /// On whose behalf a call is made.
 #[derive(Clone, Copy)]
 pub struct Caller {
@@ -176,23 +185,21 @@ impl DrivenLock {
     }
 
     /// `None`: the lock is not free, and the call does not wait.
-    pub async fn acquire(
-        &self,
-        caller: Caller,
-        wait: bool,
-        timeout: Option<Duration>,
-    ) -> Result<Option<DrivenGuard>, LockError> {
-        // A time-out that is too long to be added is as good as none.
-        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
+    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<DrivenGuard>, LockError> {
+        self.call(caller, self.manner(if_busy)).await
+    }
+
+    fn manner(&self, if_busy: IfBusy) -> Manner {
         let clock = self.client.driver().clock;
-        let manner = match limit.map(|limit| clock.moment(limit)) {
-            limit if wait => Manner::Waits { limit },
-            limit => {
-                let limit = limit.unwrap_or_else(|| clock.moment(self.context().runner.limit()));
+        // A time-out that is too long to be added is as good as none.
+        let limit = |timeout: Option<Duration>| Some(clock.moment(now().checked_add(timeout?)?));
+        match if_busy {
+            IfBusy::Wait(timeout) => Manner::Waits { limit: limit(timeout) },
+            IfBusy::Return(timeout) => {
+                let limit = limit(timeout).unwrap_or_else(|| clock.moment(self.context().runner.limit()));
                 Manner::Tries { limit, proposed: None }
             }
-        };
-        self.call(caller, manner).await
+        }
     }
 
     /// At one of several servers: for no longer than that, and with this token if it can be given.

@@ -70,21 +70,8 @@ impl Reporter {
                 error = %error::cause(cause, &context.runner, &keys.lock),
                 "a grant could not be confirmed; polling"
             ),
-            Note::WaitsForItself(keys) if keys.kind == Kind::Semaphore => tracing::warn!(
-                target: "fairlock::lock",
-                name = %keys.name,
-                "this task waits for permits while it holds others: together they are more than there are"
-            ),
-            Note::WaitsForItself(keys) => tracing::warn!(
-                target: "fairlock::lock",
-                name = %keys.name,
-                "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
-            ),
-            Note::WaitsForAScope(keys) => tracing::warn!(
-                target: "fairlock::lock",
-                name = %keys.name,
-                "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
-            ),
+            Note::WaitsForItself(keys) => warn_of_self_wait(&keys),
+            Note::WaitsForAScope(keys) => warn_of_a_scope(&keys),
             Note::HeldForTooLong(keys) => tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,
@@ -128,6 +115,30 @@ fn log_wait(keys: &Keys, waiting: usize, places: u64, holder: Option<&PolledHold
         holder = holder.map(|holder| &*holder.owner),
         lease_left_ms = holder.and_then(|holder| holder.lease_left).map(millis),
         "still waiting"
+    );
+}
+
+fn warn_of_self_wait(keys: &Keys) {
+    if keys.kind == Kind::Semaphore {
+        tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            "this task waits for permits while it holds others: together they are more than there are"
+        );
+    } else {
+        tracing::warn!(
+            target: "fairlock::lock",
+            name = %keys.name,
+            "this task waits for a lock that it holds itself; run the work in owner::scope (or FairLock::with) to re-enter it"
+        );
+    }
+}
+
+fn warn_of_a_scope(keys: &Keys) {
+    tracing::warn!(
+        target: "fairlock::lock",
+        name = %keys.name,
+        "a task outside of any scope waits for a lock of a scope: that scope has held it for a whole lease, and if it waits for the task, neither ends; spawn the task with Owner::scope"
     );
 }
 

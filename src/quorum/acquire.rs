@@ -19,7 +19,7 @@ use super::nodes::Waiting;
 use super::owners::OwnersTurn;
 use crate::driver::guard::DrivenGuard;
 use crate::driver::limit::{is_only_late, no_answer_yet};
-use crate::driver::lock::{Caller, DrivenLock};
+use crate::driver::lock::{Caller, DrivenLock, IfBusy};
 use crate::driver::observe::{Holding, Who};
 use crate::driver::outcome::LockError;
 use crate::metrics::LockMetrics;
@@ -284,7 +284,7 @@ impl Gathering {
     async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<DrivenGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
         // Dropped, the call leaves the queue (R9).
-        let mut locking = pin!(lock.acquire(self.caller, true, None));
+        let mut locking = pin!(lock.acquire(self.caller, IfBusy::Wait(None)));
         tokio::select! {
             biased;
             outcome = &mut locking => outcome.or_else(|error| self.note(index, error).map(|()| None)),

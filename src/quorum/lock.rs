@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fairlock_proto::keys::{Keys, Kind, Share};
 
@@ -12,7 +12,7 @@ use super::guard::QuorumGuard;
 use super::hold::GuardShare;
 use crate::driver::client::Client;
 use crate::driver::limit::{too_late, within};
-use crate::driver::lock::{Caller, DrivenLock};
+use crate::driver::lock::{Caller, DrivenLock, IfBusy};
 use crate::driver::observe::{self, ObservedCall};
 use crate::driver::outcome::LockError;
 use crate::driver::task::carry_out;
@@ -57,18 +57,11 @@ impl QuorumLock {
     }
 
     /// `None`: the lock is not free, and the call does not wait.
-    pub async fn acquire(
-        &self,
-        caller: Caller,
-        wait: bool,
-        timeout: Option<Duration>,
-    ) -> Result<Option<QuorumGuard>, LockError> {
+    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<QuorumGuard>, LockError> {
         self.check()?;
-        // A time-out that is too long to be added is as good as none.
-        let limit = timeout.and_then(|timeout| now().checked_add(timeout));
         let asking = Arc::new(self.asking(caller));
         let told_of = ObservedCall::begin((asking.who(), caller.began), &self.metrics);
-        let outcome = told_of.drive(pin!(call(asking.clone(), wait, limit))).await;
+        let outcome = told_of.drive(pin!(call(asking.clone(), if_busy))).await;
         match &outcome {
             Ok(Some(guard)) => {
                 if told_of.is_told() {
@@ -91,19 +84,31 @@ impl QuorumLock {
 }
 
 /// Has a task of the client make the call.
-async fn call(asking: Arc<Gathering>, wait: bool, limit: Option<Instant>) -> Result<Option<QuorumGuard>, LockError> {
+async fn call(asking: Arc<Gathering>, if_busy: IfBusy) -> Result<Option<QuorumGuard>, LockError> {
+    let (IfBusy::Wait(timeout) | IfBusy::Return(timeout)) = if_busy;
+    // A time-out that is too long to be added is as good as none.
+    let limit = timeout.and_then(|timeout| now().checked_add(timeout));
     // Nothing is asked then, as at one server.
     if is_over(limit) {
         return Err(too_late().await);
     }
-    let work = || in_time(asking.clone(), wait, limit);
+    let work = || in_time(asking.clone(), if_busy, limit);
     carry_out(&asking.quorum.nodes.context, limit, || asking.out_of_time(), work).await
 }
 
 /// Runs the call until its limit.
-async fn in_time(asking: Arc<Gathering>, wait: bool, limit: Option<Instant>) -> Result<Option<QuorumGuard>, LockError> {
+async fn in_time(
+    asking: Arc<Gathering>,
+    if_busy: IfBusy,
+    limit: Option<Instant>,
+) -> Result<Option<QuorumGuard>, LockError> {
     // Kept until it is known how far it was.
-    let mut call = pin!(async { if wait { asking.lock().await.map(Some) } else { asking.try_lock().await } });
+    let mut call = pin!(async {
+        match if_busy {
+            IfBusy::Wait(_) => asking.lock().await.map(Some),
+            IfBusy::Return(_) => asking.try_lock().await,
+        }
+    });
     let taken = tokio::select! {
         // In this order: a closed client has no usable server, and the call would wait for one.
         biased;

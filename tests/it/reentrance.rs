@@ -63,6 +63,32 @@ async fn with_runs_in_a_scope_and_releases_after_a_panic() {
     .await;
 }
 
+/// A call has nothing of the lock that it was made from, and its owner is that of whoever polls it first.
+#[tokio::test]
+async fn a_call_can_be_spawned_and_does_not_re_enter_from_there() {
+    on_each_store(async |store| {
+        let client = store.connect(Timing::default()).await;
+        owner::scope(async {
+            let outer = client.lock(NAME).lock().await.unwrap();
+            assert!(tokio::spawn(client.lock(NAME).try_lock()).await.unwrap().unwrap().is_none());
+            let waiting = tokio::spawn(client.lock(NAME).lock());
+            eventually("it waits", async || client.lock(NAME).status().await.unwrap().waiters == 1).await;
+            let token = outer.token();
+            outer.unlock().await.unwrap();
+            assert!(waiting.await.unwrap().unwrap().token() > token, "not the hold of the scope");
+        })
+        .await;
+        let all = client.lock_all(["a", "b"]).lock();
+        tokio::spawn(all).await.unwrap().unwrap().unlock().await.unwrap();
+        let shared = (client.semaphore(NAME, 1).acquire(), client.rw_lock(NAME).write());
+        let (permit, guard) = tokio::spawn(async { (shared.0.await, shared.1.await) }).await.unwrap();
+        permit.unwrap().release().await.unwrap();
+        guard.unwrap().unlock().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_owner_can_be_used_in_another_task_and_a_guard_dropped_in_another_thread() {
     on_each_store(async |store| {
