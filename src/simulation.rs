@@ -73,7 +73,7 @@ pub fn may_have_run(error: &str) -> bool {
 /// How the server calls this owner at this client.
 #[must_use]
 pub fn owner_id(client: &LockClient, owner: Owner) -> String {
-    owner.id(client.id())
+    owner.id(client.id()).to_string()
 }
 
 /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.

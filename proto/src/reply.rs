@@ -135,11 +135,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number without a sign. `str::parse` takes twice as long.
+/// Whatever these digits are, the number fits. No script sends more.
+const MOST_DIGITS: usize = 19;
+
+/// A number without a sign. `str::parse` takes twice as long, also because it looks for an overflow at each digit.
 fn natural(digits: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
-    let append = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(byte)?);
-    if digits.is_empty() { None } else { digits.iter().try_fold(0, append) }
+    let append = |number: u64, byte: &u8| Some(10 * number + digit(byte)?);
+    if (1..=MOST_DIGITS).contains(&digits.len()) { digits.iter().try_fold(0, append) } else { None }
 }
 
 /// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fairlock_proto::effect::DetachOutcome;
 use fairlock_proto::error::{CallError, ChangeError, Loss, RequestError, UnlockError, Unlocked};
-use fairlock_proto::event::{CallId, Event, Want};
+use fairlock_proto::event::{CallId, Event};
 use fairlock_proto::keys::Keys;
 use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::time::Instant as Moment;
@@ -32,9 +32,9 @@ impl Pending {
     }
 
     /// Asks for a lock, from the first poll on.
-    pub fn outcome<'a>(&'a mut self, want: &'a Want, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
-        let limit = want.manner.limit().and_then(|limit| self.limit_elsewhere(|_| limit));
-        self.drive(Some(about), limit, |call| Event::Call(call, want.clone()))
+    pub fn outcome<'a>(&'a mut self, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
+        let limit = about.manner.limit().and_then(|limit| self.limit_elsewhere(|_| limit));
+        self.drive(Some(about), limit, |call| Event::Call(call, about.want()))
     }
 
     /// Hands an event to the machine at the first poll, and waits for the outcome.

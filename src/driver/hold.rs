@@ -28,21 +28,25 @@ pub struct About {
     pub began: Instant,
     pub scope: Scope,
     pub task: TaskOrThread,
+    pub manner: Manner,
+    pub lease: Lease,
+    /// How much of the name.
+    pub weight: u32,
     /// The server is one of a quorum, which logs calls and holds for all of its servers.
     pub is_node: bool,
 }
 
 impl About {
-    pub fn want(&self, lease: Lease, manner: Manner, weight: u32) -> Want {
-        let Self { keys, owner, owner_id, terms, scope, task, .. } = self;
+    pub fn want(&self) -> Want {
+        let Self { keys, owner, owner_id, terms, scope, task, manner, lease, weight, .. } = self;
         Want {
             keys: keys.clone(),
             owner: owner.number(),
             owner_id: owner_id.clone(),
             scope: *scope,
-            manner,
-            lease,
-            weight,
+            manner: manner.clone(),
+            lease: *lease,
+            weight: *weight,
             terms: terms.clone(),
             task: task.id(),
         }
@@ -93,12 +97,12 @@ impl Drop for Unreliable<'_> {
 }
 
 impl DrivenHold {
-    pub fn begin(token: u64, entry: Arc<About>, deadline: Moment, clock: LocalClock) -> Self {
+    pub fn begin(token: u64, entry: Arc<About>, now: Moment, deadline: Moment, clock: LocalClock) -> Self {
         Self {
             token,
             entry,
             watchers: Mutex::default(),
-            began: clock.now(),
+            began: now,
             clock,
             deadline: AtomicU64::new(deadline.micros()),
             end: OnceLock::new(),

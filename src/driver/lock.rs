@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlock_proto::effect::Way;
-use fairlock_proto::event::{Lease, Manner, Scope, Want};
+use fairlock_proto::event::{Lease, Manner, Scope};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{self, Keys, Kind, LONGEST_NAME, Share, label_of, shared_terms};
 use fairlock_proto::question::{Finding, Question};
@@ -214,14 +214,13 @@ impl DrivenLock {
     }
 
     async fn call(&self, caller: Caller, manner: Manner) -> Result<Option<DrivenGuard>, LockError> {
-        let (about, lease, weight) =
-            self.about(caller).inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
-        if manner.limit().is_some_and(|limit| limit <= self.client.driver().clock.now()) {
+        let about = self.about(caller, manner).inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
+        if about.manner.limit().is_some_and(|limit| limit <= self.client.driver().clock.now()) {
             let error = too_late().await;
             observe::refused_at_once(&self.metrics, &error);
             return Err(error);
         }
-        acquire(self.client.clone(), about.want(lease, manner, weight), about).await
+        acquire(self.client.clone(), about).await
     }
 
     /// Whether this owner waits behind others, by the server's last answer.
@@ -290,20 +289,22 @@ impl DrivenLock {
         self.carry_out(Question::Release { handle: handle.clone() }).await
     }
 
-    fn about(&self, caller: Caller) -> Result<(Arc<About>, Lease, u32), LockError> {
+    fn about(&self, caller: Caller, manner: Manner) -> Result<Arc<About>, LockError> {
         let (keys, terms, lease) = self.checked()?;
-        let about = About {
+        Ok(Arc::new(About {
             keys: keys.clone(),
             owner: caller.owner,
-            owner_id: caller.owner.id(&self.context().runner.client.id).into(),
+            owner_id: caller.owner.id(&self.context().runner.client.id),
             terms: terms.clone(),
             metrics: self.metrics.clone(),
             began: caller.began,
             scope: if caller.scoped { Scope::Owner } else { Scope::Call },
             task: caller.task,
+            manner,
+            lease: lease_of(lease),
+            weight: self.share.weight,
             is_node: self.context().is_node(),
-        };
-        Ok((Arc::new(about), lease_of(lease), self.share.weight))
+        }))
     }
 }
 
@@ -320,11 +321,11 @@ fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
 }
 
 /// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.
-async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+async fn acquire(client: Arc<Client>, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
     let metrics = about.metrics.clone();
     // Before the work, and so dropped after it: what is given up was left first.
     let call = ObservedCall::begin(about.clone(), &metrics);
-    let outcome = call.drive(pin!(ask(client, want, about))).await;
+    let outcome = call.drive(pin!(ask(client, about))).await;
     match &outcome {
         Ok(Some(guard)) => {
             let hold = guard.hold();
@@ -339,15 +340,15 @@ async fn acquire(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<O
     outcome
 }
 
-async fn ask(client: Arc<Client>, want: Want, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+async fn ask(client: Arc<Client>, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
     let runner = &client.driver().context().runner;
     loop {
         let mut pending = Pending::new(client.clone());
-        return match pending.outcome(&want, &about).await {
+        return match pending.outcome(&about).await {
             Answered::Granted(granted) => Ok(Some(DrivenGuard::new(pending, granted))),
-            Answered::Failed(error) => Err(error::of_call(error, want.weight, runner, &about.keys.lock)),
+            Answered::Failed(error) => Err(error::of_call(error, about.weight, runner, &about.keys.lock)),
             // Its caller rested for a whole lease with what the handle held, which is spent.
-            Answered::PassedOver if want.manner.attaches() => Err(LockError::Lost),
+            Answered::PassedOver if about.manner.attaches() => Err(LockError::Lost),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
             // The others are outcomes of other calls.

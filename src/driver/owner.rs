@@ -1,6 +1,7 @@
 //! The identity that holds a lock.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 // A run of the simulator is the same each time, whatever else its process does: a server sorts owners by their numbers.
@@ -56,8 +57,8 @@ impl Owner {
     }
 
     /// Its id at the servers, `<client id>:<number>`.
-    pub(crate) fn id(self, client: &str) -> String {
-        [client, ":", &self.0.to_string()].concat()
+    pub(crate) fn id(self, client: &str) -> Arc<str> {
+        [client, ":", &self.0.to_string()].concat().into()
     }
 }
 

@@ -133,32 +133,32 @@ impl Shared {
 
     pub fn step(&mut self, event: Event<'_>, after: &mut After) {
         let now = self.clock.now();
-        self.guarded(after, |session, effects| session.step(now, event, effects));
+        self.guarded(now, after, |session, effects| session.step(now, event, effects));
         let next = self.session.next_timer();
         after.is_sooner |= next.is_some_and(|next| self.planned.is_none_or(|planned| next < planned));
         after.sends |= !self.outbox.is_empty();
     }
 
     /// A panic in the machine is a bug of this library: nothing that it knows can be relied on from then on.
-    fn guarded(&mut self, after: &mut After, step: impl FnOnce(&mut Session, &mut Vec<Effect>)) {
+    fn guarded(&mut self, now: Moment, after: &mut After, step: impl FnOnce(&mut Session, &mut Vec<Effect>)) {
         let mut effects = std::mem::take(&mut self.effects);
         let step = AssertUnwindSafe(|| step(&mut self.session, &mut effects));
         if catch_unwind(step).is_err() {
             effects.clear();
-            self.begin_closed(&mut effects, after);
+            self.begin_closed(now, &mut effects, after);
         }
         // From the end, which moves nothing.
         effects.reverse();
         while let Some(effect) = effects.pop() {
-            self.take(effect, after);
+            self.take(now, effect, after);
         }
         self.effects = effects;
     }
 
     /// Takes another machine, which is closed. No guard is good any more, and each caller hears that (P8).
-    fn begin_closed(&mut self, effects: &mut Vec<Effect>, after: &mut After) {
+    fn begin_closed(&mut self, now: Moment, effects: &mut Vec<Effect>, after: &mut After) {
         self.session = Session::new(self.session.settings().clone(), Topology::OneServer);
-        self.session.step(self.clock.now(), Event::Close, effects);
+        self.session.step(now, Event::Close, effects);
         self.outbox.clear();
         for hold in std::mem::take(&mut self.holds).into_values() {
             hold.ends(error::CLOSED);
@@ -171,10 +171,10 @@ impl Shared {
         after.reports.push(Report::Panicked);
     }
 
-    fn take(&mut self, effect: Effect, after: &mut After) {
+    fn take(&mut self, now: Moment, effect: Effect, after: &mut After) {
         match effect {
             Effect::Send(id, _, request) => self.outbox.push((id, request)),
-            Effect::Tell(call, outcome) => self.tell(call, outcome, after),
+            Effect::Tell(call, outcome) => self.tell(now, call, outcome, after),
             Effect::Valid(call, until) => {
                 if let Some(slot) = self.slots.get_mut(call.0) {
                     slot.hold.iter().for_each(|hold| hold.extends(until));
@@ -202,11 +202,11 @@ impl Shared {
         }
     }
 
-    fn tell(&mut self, call: CallId, outcome: Outcome, after: &mut After) {
+    fn tell(&mut self, now: Moment, call: CallId, outcome: Outcome, after: &mut After) {
         let Some(slot) = self.slots.get_mut(call.0) else { return };
         if let (Outcome::Granted { token, hold, until, .. }, Some(about)) = (&outcome, &slot.about) {
             let (token, hold, until) = (*token, *hold, *until);
-            let begin = || Arc::new(DrivenHold::begin(token, about.clone(), until, self.clock));
+            let begin = || Arc::new(DrivenHold::begin(token, about.clone(), now, until, self.clock));
             let hold = self.holds.entry(hold).or_insert_with(begin);
             hold.extends(until);
             slot.hold = Some(hold.clone());
@@ -409,13 +409,16 @@ mod tests {
             began: now(),
             scope: Scope::Call,
             task: TaskOrThread::current(),
+            manner: Manner::Waits { limit: None },
+            lease: LEASE,
+            weight: 1,
             is_node: false,
         })
     }
 
     fn call(shared: &mut Shared, after: &mut After) -> (CallId, Option<Answered>) {
         let about = about();
-        let want = about.want(LEASE, Manner::Waits { limit: None }, 1);
+        let want = about.want();
         shared.begin(Some(about), None, Waker::noop().clone(), |call| Event::Call(call, want), after)
     }
 
@@ -480,12 +483,12 @@ mod tests {
     fn a_panic_of_the_machine_ends_each_hold_and_each_call() {
         let clock = LocalClock::new();
         let (mut shared, mut after) = (shared(clock), After::default());
-        let hold = Arc::new(DrivenHold::begin(7, about(), clock.moment(now() + LEASE.length()), clock));
+        let hold = Arc::new(DrivenHold::begin(7, about(), clock.now(), clock.now() + LEASE.length(), clock));
         hold.is_claimed();
         shared.holds.insert(HoldId(Seq(1)), hold.clone());
         let (waiting, outcome) = call(&mut shared, &mut after);
         assert!(outcome.is_none() && hold.is_valid());
-        shared.guarded(&mut after, |_, _| panic!("a bug"));
+        shared.guarded(clock.now(), &mut after, |_, _| panic!("a bug"));
         assert!(!hold.is_valid() && hold.end() == Some(error::CLOSED));
         assert!(matches!(shared.read(waiting, &mut after), Some(Answered::Failed(CallError::Closed))));
         assert_eq!(after.closed, Some(0));

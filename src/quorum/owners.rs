@@ -60,7 +60,7 @@ impl<H> OwnerTable<H> {
             table: self.clone(),
             keys: keys.clone(),
             owner,
-            owner_id: owner.id(client).into(),
+            owner_id: owner.id(client),
             turn: Arc::default(),
             queueing: AtomicBool::new(false),
             hold: Mutex::new(Weak::new()),

@@ -129,28 +129,29 @@ impl Guards {
             let unclaimed = self.0.iter_mut().filter(|guard| is_unclaimed(guard.stage));
             unclaimed.for_each(|guard| guard.stage = GuardStage::Offered(now + PATIENCE));
         }
-        for call in self.take(is_unclaimed) {
-            desk.tell(call, Outcome::PassedOver);
-        }
+        self.tell(is_unclaimed, || Outcome::PassedOver, desk);
     }
 
     /// Tells all callers of unlocks.
     pub fn tell_ending(&mut self, outcome: &Result<Unlocked, UnlockError>, desk: &mut Desk<'_>) {
-        for call in self.take(|stage| !stage.is_live()) {
-            desk.tell(call, Outcome::Unlocked(outcome.clone()));
-        }
+        self.tell(|stage| !stage.is_live(), || Outcome::Unlocked(outcome.clone()), desk);
     }
 
     /// Tells those that have waited for long enough.
     pub fn tell_late(&mut self, outcome: impl Fn() -> UnlockError, desk: &mut Desk<'_>) {
         let now = desk.now;
-        for call in self.take(|stage| matches!(stage, GuardStage::Ending(until) if until <= now)) {
-            desk.tell(call, Outcome::Unlocked(Err(outcome())));
-        }
+        let is_late = |stage| matches!(stage, GuardStage::Ending(until) if until <= now);
+        self.tell(is_late, || Outcome::Unlocked(Err(outcome())), desk);
     }
 
-    fn take(&mut self, is_meant: impl Fn(GuardStage) -> bool) -> Vec<CallId> {
-        // As a rule there are none, and nothing is allocated.
-        self.0.extract_if(.., |guard| is_meant(guard.stage)).map(|guard| guard.call).collect()
+    /// These are guards no longer.
+    fn tell(&mut self, is_meant: impl Fn(GuardStage) -> bool, outcome: impl Fn() -> Outcome, desk: &mut Desk<'_>) {
+        self.0.retain(|guard| {
+            let is_over = is_meant(guard.stage);
+            if is_over {
+                desk.tell(guard.call, outcome());
+            }
+            !is_over
+        });
     }
 }
