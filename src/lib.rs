@@ -174,7 +174,7 @@ pub mod command {}
 /// How the lock works.
 ///
 /// [promises]: crate::readme#promises
-/// [performance]: crate::performance
+/// [reliability]: crate::reliability
 /// [decisions]: crate::decisions
 /// [history]: crate::history
 /// [quorum]: crate::masters
@@ -184,19 +184,17 @@ pub mod command {}
 #[cfg(doc)]
 pub mod design {}
 
-/// The reason of each choice.
+/// The reasons for single choices.
 ///
+/// [design]: crate::design
 /// [deploying]: crate::deploying
-/// [performance]: crate::performance
-/// [promises]: crate::readme#promises
 #[doc = include_str!("../docs/decisions.md")]
 #[cfg(doc)]
 pub mod decisions {}
 
-/// How bugs are searched for, and what was found.
+/// The bugs that taught something.
 ///
-/// [performance]: crate::performance
-/// [promises]: crate::readme#promises
+/// [reliability]: crate::reliability
 #[doc = include_str!("../docs/history.md")]
 #[cfg(doc)]
 pub mod history {}

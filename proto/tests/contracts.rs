@@ -114,7 +114,7 @@ fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
 }
 
 const MANY: usize = 100_000;
-/// Effects of one step: a step attends to 256 owners, and each may send, leave and tell.
+/// Effects of one step: a step attends to 128 timers and does 128 pieces of work, and each owner may send, leave and tell.
 const IN_A_STEP: usize = 2_000;
 
 fn with_many_holds() -> (Rig, Vec<CallId>) {

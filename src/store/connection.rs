@@ -58,12 +58,12 @@ impl Connection {
             info = info.set_password(password);
         }
         let dead = CancellationToken::new();
-        // No time-out of the crate's own, which is 500 ms by default. The runner has one, and notifies the supervisor
+        // No time-out of the crate's own, which is 500 ms by default. The machine has one, and the driver notifies the supervisor
         // when it passes (decision 44).
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // A request is in the driver's hands when its future was polled once. Resting futures would keep the few
-            // slots that its channel has by default.
+            // A request is in the driver's hands when its future was polled once, if the channel has room. It has few places by
+            // default.
             .set_pipeline_buffer_size(4 * IN_FLIGHT)
             .set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, io, config).await?;

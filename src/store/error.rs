@@ -186,8 +186,8 @@ pub enum RequestError {
     /// No lock can have this name. Nothing was sent.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nothing was sent: there was no connection, too many other requests of this client were ahead, another call of this owner had its
-    /// turn, or the future of the call was not polled when it could go on. The text has the reason.
+    /// Nothing was sent: there was no connection, the server was refusing all requests, or too many other requests of this client were
+    /// ahead. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
     /// The request was sent, but no answer came in time. It may have run, or may run later.

@@ -408,8 +408,8 @@ fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
 }
 
 /// The digits of a node's id, of 40, in its channels: each pair of calls carries the name twice, which costs a
-/// server 2 %. Where two nodes share them, a grant that the bus brings from the other one is asked about all the same
-/// (`Poller::granted`).
+/// server 2 %. If two nodes share them, the bus may bring a grant of the other one. The machine does not trust a grant from a
+/// node that does not have the slot (`Step::pushed` in proto/src/session.rs).
 const DIGITS_OF_ID: usize = 8;
 
 #[cfg(test)]

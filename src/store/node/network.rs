@@ -417,8 +417,7 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
             }
         }
         let asked = now();
-        // Not through admission. When all slots are taken by requests without an answer, the ping
-        // would wait for just these.
+        // Outside the machine's lanes: the ping must not wait for the requests without an answer, which may take up all of them.
         match timeout(PING_LIMIT, connection.send(&redis::cmd("PING"))).await {
             // What else comes belongs to another request, as where a proxy has lost a reply.
             Ok(Ok(Value::SimpleString(said))) if said == "PONG" => node.wire.hear(),
