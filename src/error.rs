@@ -4,7 +4,8 @@
 //! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
 //! acquired".
 
-pub use crate::driver::outcome::{Ended, LockError, Loss, ShrinkError, UnlockError};
+pub use crate::driver::outcome::{Ended, HoldError, LockError, Loss, UnlockError};
+
 pub use crate::store::error::{Cause, ConnectError, ConnectionInfoError, NameError, Refusal, RequestError};
 pub use crate::store::options::OptionsError;
 

@@ -11,7 +11,7 @@ use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{Caller, IfBusy, LockLease};
-use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
+use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 
@@ -422,17 +422,17 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// [`ShrinkError::Lost`] if the permits were lost before, or meanwhile; [`ShrinkError::Permits`] for none, and for more than there are. To release
+    /// [`HoldError::Lost`] if the permits were lost before, or meanwhile; [`HoldError::Permits`] for none, and for more than there are. To release
     /// all of them there is [`release`](Self::release); more than there are have to be waited for, by another call.
     ///
     /// # Cancel safety
     /// Once polled it is certain: if the future is dropped, the background finishes it.
-    pub async fn shrink_to(&self, permits: u32) -> Result<(), ShrinkError> {
+    pub async fn shrink_to(&self, permits: u32) -> Result<(), HoldError> {
         let weight = self.weight();
         if permits == 0 || permits > weight {
-            return Err(ShrinkError::Permits { wanted: permits, permits: weight });
+            return Err(HoldError::Permits { wanted: permits, permits: weight });
         }
-        self.guard.shrink_to(permits).await.map_err(ShrinkError::Lost)
+        self.guard.shrink_to(permits).await.map_err(HoldError::Lost)
     }
 
     /// Releases the permits and waits for the server's answer. One round trip.

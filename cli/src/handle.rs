@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 
-use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient, RequestError};
+use fairlock::{DetachError, HandleError, HoldError, HoldHandle, LockClient, RequestError};
 use serde::Serialize;
 
 use super::args::{Acquire, Args, Extend, Release};
@@ -79,10 +79,10 @@ fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
     let text = exit::chain(&error);
     match error {
         // The guard is dropped, and gives it back.
-        DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
+        DetachError::Refused { reason: HoldError::Lease(_) | HoldError::SeveralServers, .. } => {
             (Failure::usage(text), None)
         }
-        DetachError::Refused { reason: DetachRefusal::Request(RequestError::Refused(refusal)), .. } => {
+        DetachError::Refused { reason: HoldError::Request(RequestError::Refused(refusal)), .. } => {
             (Failure::new(exit::code_of_refusal(&refusal), text), None)
         }
         DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),

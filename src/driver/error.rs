@@ -5,8 +5,7 @@ use std::sync::Arc;
 use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
-use super::detached::{DetachRefusal, ExtendError};
-use super::outcome::{Ended, LockError, Loss, UnlockError, Unlocked};
+use super::outcome::{Ended, HoldError, LockError, Loss, UnlockError, Unlocked};
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 
@@ -115,20 +114,11 @@ pub fn of_asked(error: machine::RequestError, runner: &Runner, lock_key: &str) -
     }
 }
 
-pub fn of_extend(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> ExtendError {
+pub fn of_change(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> HoldError {
     match error {
-        machine::ChangeError::Lost(lost) => ExtendError::Lost(loss(lost)),
-        machine::ChangeError::Request(error) => ExtendError::Request(of_asked(error, runner, lock_key)),
-        // Nested guards may extend what they share.
-        machine::ChangeError::Nested(_) => ExtendError::Lost(Loss::Gone),
-    }
-}
-
-pub fn of_detach(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> DetachRefusal {
-    match error {
-        machine::ChangeError::Nested(guards) => DetachRefusal::Nested(guards),
-        machine::ChangeError::Lost(lost) => DetachRefusal::Lost(loss(lost)),
-        machine::ChangeError::Request(error) => DetachRefusal::Request(of_asked(error, runner, lock_key)),
+        machine::ChangeError::Nested(guards) => HoldError::Nested(guards),
+        machine::ChangeError::Lost(lost) => HoldError::Lost(loss(lost)),
+        machine::ChangeError::Request(error) => HoldError::Request(of_asked(error, runner, lock_key)),
     }
 }
 

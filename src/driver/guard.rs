@@ -9,10 +9,10 @@ use fairlock_proto::effect::{self, Way};
 
 use super::call::Pending;
 use super::client::Client;
-use super::detached::{DetachOutcome, DetachRefusal, ExtendError};
+use super::detached::DetachOutcome;
 use super::error;
 use super::hold::DrivenHold;
-use super::outcome::{Ended, Loss, UnlockError, Unlocked};
+use super::outcome::{Ended, HoldError, Loss, UnlockError, Unlocked};
 use super::shared::Granted;
 use crate::store::options::{Options, OptionsError};
 
@@ -66,25 +66,25 @@ impl DrivenGuard {
     }
 
     /// A new lease from now on, unless more is left.
-    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
+    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), HoldError>> + Send + use<> {
         let (client, hold) = (self.client.clone(), self.hold.clone());
         let extending = self.pending.as_ref().map(|guard| guard.extend(lease));
         async move {
             let context = client.driver().context();
-            check_extend(lease, &hold, context.options()).map_err(ExtendError::Lease)?;
-            let Some(extending) = extending else { return Err(ExtendError::Lost(Loss::Gone)) };
+            check_extend(lease, &hold, context.options()).map_err(HoldError::Lease)?;
+            let Some(extending) = extending else { return Err(HoldError::Lost(Loss::Gone)) };
             let extended = extending.await;
-            extended.map_err(|error| error::of_extend(error, &context.runner, &hold.entry.keys.lock))
+            extended.map_err(|error| error::of_change(error, &context.runner, &hold.entry.keys.lock))
         }
     }
 
     /// Gives what it holds to a handle.
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
         if let Err(error) = self.client.driver().context().options().check_lease("the lease of detach", lease) {
-            return DetachOutcome::Refused(self, DetachRefusal::Lease(error));
+            return DetachOutcome::Refused(self, HoldError::Lease(error));
         }
         let Some(guard) = &self.pending else {
-            return DetachOutcome::Refused(self, DetachRefusal::Lost(Loss::Gone));
+            return DetachOutcome::Refused(self, HoldError::Lost(Loss::Gone));
         };
         let outcome = {
             let _unreliable = self.hold.is_not_relied_on();
@@ -94,7 +94,7 @@ impl DrivenGuard {
         let runner = &client.driver().context().runner;
         match outcome {
             effect::DetachOutcome::Done(handle) => DetachOutcome::Detached(*handle),
-            effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_detach(why, runner, &lock)),
+            effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_change(why, runner, &lock)),
             effect::DetachOutcome::Unanswered(handle, cause) => {
                 DetachOutcome::Unanswered(*handle, error::cause(cause, runner, &lock))
             }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::store::error::{Cause, NameError, Refusal, SeveralServers};
+use crate::store::error::{Cause, NameError, Refusal, RequestError, SeveralServers};
 use crate::store::options::OptionsError;
 
 /// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
@@ -214,14 +214,21 @@ pub enum UnlockError {
     },
 }
 
-/// Why [`shrink_to`](crate::Permit::shrink_to) did not shrink it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a guard or a permit could not [extend](crate::LockGuard::extend), [shrink](crate::Permit::shrink_to) or
+/// [detach](crate::LockGuard::detach) its hold. The hold is as it was.
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum ShrinkError {
-    /// The permits were lost before.
-    #[error("the permits were lost: {0}")]
+pub enum HoldError {
+    /// The hold was lost before.
+    #[error("the hold was lost before: {0}")]
     Lost(Loss),
-    /// To none, or to more than there are. Nothing was changed.
+    /// The lease does not fit the client's options, or `max_hold`. Nothing was sent.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// Only `detach`: this many guards of its owner share the hold. Detach the last one. Nothing was sent.
+    #[error("{0} nested guards share this hold: detach the last one")]
+    Nested(u32),
+    /// Only `shrink_to`: to none, or to more than there are. Nothing was sent.
     #[error("{permits} permits cannot shrink to {wanted}: release them, or acquire more by another call")]
     #[non_exhaustive]
     Permits {
@@ -230,6 +237,12 @@ pub enum ShrinkError {
         /// How many there are.
         permits: u32,
     },
+    /// Only `detach`: the client has [several servers](crate::masters). Nothing was sent.
+    #[error("what is held on several servers cannot be detached")]
+    SeveralServers,
+    /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the same.
+    #[error(transparent)]
+    Request(#[from] RequestError),
 }
 
 /// What becomes of the part that has run of a refused acquire.

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use fairlock::{
-    AttachError, DetachError, FairLock, FairRwLock, FairSemaphore, Held, HoldHandle, LockClient, LockError, LockGuard,
+    DetachError, FairLock, FairRwLock, FairSemaphore, HandleError, Held, HoldHandle, LockClient, LockError, LockGuard,
     Loss, Permit, ReadGuard, UnlockError, WriteGuard,
 };
 
@@ -71,7 +71,7 @@ impl Guard for WriteGuard {
 /// A guard that a handle can be made of.
 pub trait Detachable: Guard + Sized {
     fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError<Self>>> + Send;
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send;
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send;
 }
 
 impl Detachable for LockGuard {
@@ -79,7 +79,7 @@ impl Detachable for LockGuard {
         LockGuard::detach(self, lease)
     }
 
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send {
         client.attach(handle)
     }
 }
@@ -89,7 +89,7 @@ impl Detachable for Permit {
         Permit::detach(self, lease)
     }
 
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send {
         client.attach_permit(handle)
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fairlock::simulation::{Task, owner_id};
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, ExtendError, FairLock, HandleError, HoldHandle, LockClient, LockError,
-    LockGuard, Loss, Owner, RequestError, UnlockError, Unlocked, owner,
+    DetachError, FairLock, HandleError, HoldError, HoldHandle, LockClient, LockError, LockGuard, Loss, Owner,
+    RequestError, UnlockError, Unlocked, owner,
 };
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
@@ -322,22 +322,18 @@ impl Actor {
         }
     }
 
-    fn check_attach(&self, handle: &HoldHandle, error: &AttachError, begun: Duration, rested: bool) {
+    fn check_attach(&self, handle: &HoldHandle, error: &HandleError, begun: Duration, rested: bool) {
         self.note("attaches nothing", || error.to_string());
         let expected = match error {
             // Its lease may be over, or the detach had no answer.
-            AttachError::Handle(HandleError::Lost) => {
+            HandleError::Lost => {
                 self.is_lost(handle);
                 true
             }
-            AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
-            AttachError::Handle(HandleError::Request(RequestError::Closed)) | AttachError::Unreachable(_)
-                if self.is_closed() =>
-            {
-                true
-            }
-            AttachError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
-            AttachError::Unreachable(_) | AttachError::Handle(HandleError::Request(RequestError::Refused(_))) => {
+            HandleError::Request(RequestError::RuntimeGone) => !self.has_runtime(),
+            HandleError::Request(RequestError::Closed) | HandleError::Unreachable(_) if self.is_closed() => true,
+            HandleError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
+            HandleError::Unreachable(_) | HandleError::Request(RequestError::Refused(_)) => {
                 rested || self.world.is_settling() || self.world.was_down_since(begun)
             }
             _ => false,
@@ -583,10 +579,10 @@ impl Section<'_> {
             }
             Ok(()) => {}
             // It would outlast `max_hold`, which counts from the hold's begin.
-            Err(ExtendError::Lease(_))
+            Err(HoldError::Lease(_))
                 if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
-            Err(ExtendError::Request(RequestError::Closed)) if actor.is_closed() => {}
-            Err(error @ (ExtendError::Lease(_) | ExtendError::Request(RequestError::Closed))) => {
+            Err(HoldError::Request(RequestError::Closed)) if actor.is_closed() => {}
+            Err(error @ (HoldError::Lease(_) | HoldError::Request(RequestError::Closed))) => {
                 report("errors", format!("{token} was not extended: {error}"));
             }
             Err(error) if is_sure && actor.has_runtime() && !world.was_down_since(begun) => {
@@ -653,7 +649,7 @@ impl Section<'_> {
     fn goes_on_after(
         &mut self,
         guard: LockGuard,
-        reason: &DetachRefusal,
+        reason: &HoldError,
         (begun, lasts_until): (Duration, Duration),
         is_nested: bool,
     ) {
@@ -665,14 +661,14 @@ impl Section<'_> {
             self.safe = None;
         }
         let expected = match reason {
-            DetachRefusal::Nested(_) => is_nested,
-            DetachRefusal::Lost(_) => !self.must_be_held(token),
-            DetachRefusal::Request(RequestError::NotSent(_)) if world.is_overloaded(actor.client.id()) => true,
-            DetachRefusal::Request(RequestError::NotSent(_) | RequestError::Refused(_)) => {
+            HoldError::Nested(_) => is_nested,
+            HoldError::Lost(_) => !self.must_be_held(token),
+            HoldError::Request(RequestError::NotSent(_)) if world.is_overloaded(actor.client.id()) => true,
+            HoldError::Request(RequestError::NotSent(_) | RequestError::Refused(_)) => {
                 world.is_settling() || world.was_down_since(begun)
             }
-            DetachRefusal::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
-            DetachRefusal::Request(RequestError::Closed) => actor.is_closed(),
+            HoldError::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
+            HoldError::Request(RequestError::Closed) => actor.is_closed(),
             _ => false,
         };
         if !expected {

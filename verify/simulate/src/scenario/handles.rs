@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, HandleError, HoldHandle};
+use fairlock::{DetachError, HandleError, HoldHandle};
 
 use super::Scenario;
 use super::resting::begin;
@@ -96,7 +96,7 @@ impl Caller {
         }
     }
 
-    async fn attaches(&mut self, handle: &HoldHandle) -> Result<(), AttachError> {
+    async fn attaches(&mut self, handle: &HoldHandle) -> Result<(), HandleError> {
         self.says("attaches the handle");
         let (client, handle) = (self.client.clone(), handle.clone());
         let guard = self.in_scope(async move { client.attach(&handle).await }).await?;
@@ -105,8 +105,8 @@ impl Caller {
     }
 }
 
-fn is_lost<T>(outcome: &Result<T, AttachError>) -> bool {
-    matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
+fn is_lost<T>(outcome: &Result<T, HandleError>) -> bool {
+    matches!(outcome, Err(HandleError::Lost))
 }
 
 /// A detach without an answer, which is served 150 ms later.
