@@ -736,3 +736,35 @@ fn a_nested_call_that_is_answered_behind_the_deadline_says_that_its_hold_is_lost
     assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(CallError::Lost))));
     assert_eq!(rig.lost, [outer]);
 }
+
+/// A step sends a bounded number of requests.
+#[test]
+fn what_a_step_leaves_to_be_sent_is_due_at_once() {
+    let mut rig = Rig::unconnected(Settings { in_flight: 8 * STEP, ..settings() }, Topology::OneServer);
+    for name in 0..4 * STEP {
+        rig.lock(&name.to_string());
+    }
+    rig.connect(NodeId(0));
+    while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
+        let before = rig.sent.len();
+        rig.step(Event::Time);
+        assert!(rig.sent.len() - before <= STEP);
+    }
+    assert_eq!(rig.sent.len(), 4 * STEP);
+}
+
+/// R15: a server that takes over may be 5 s behind, and a client looks at its connection only after an operation time-out, which
+/// has an answer within a second.
+#[test]
+fn a_release_may_be_unknown_for_five_seconds_a_time_out_and_one_more_second() {
+    let is_asked_about_after = |time| {
+        let mut rig = Rig::new(settings());
+        rig.hold_and_release("x");
+        rig.now = rig.now + time;
+        rig.disconnect();
+        rig.connect(NodeId(0));
+        rig.sent.iter().any(|(.., request)| matches!(request, Request::Poll(_)))
+    };
+    assert!(is_asked_about_after(8 * SECOND));
+    assert!(!is_asked_about_after(8 * SECOND + SECOND / 100));
+}
