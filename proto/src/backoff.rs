@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn pauses_after_a_slot_has_moved_begin_short() {
         let mut backoff = Backoff::new(7);
-        (0..20).for_each(|_| drop(backoff.pause_after(&refused(RefusalKind::SlotForNow))));
+        for _ in 0..20 {
+            backoff.pause_after(&refused(RefusalKind::SlotForNow));
+        }
         assert!(backoff.pause() <= LONGEST_FOR_A_SLOT * 3 / 2);
     }
 
