@@ -25,6 +25,7 @@ type Judge = (&'static str, &'static [&'static str], u32);
 /// The cheapest first: most mutants are found within half a second, and the others cost three.
 const JUDGES: &[Judge] = &[
     ("fairlock_proto", &["-q"], 5),
+    ("wire", &["-q"], 5),
     ("kinds", &["-q"], 5),
     ("contracts", &["-q", "--skip", SLOW], 5),
     (EXPLORE, &["world", "1", "20"], 5),
@@ -86,12 +87,12 @@ pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target));
     let results = Results::read(target.join("mutants/proto.tsv"), &all)?;
     let build = Build { sources, target: target.join("mutants/proto"), root };
-    let judges = if wanted.unfound { MORE_JUDGES } else { JUDGES };
+    let judges = [JUDGES, if wanted.unfound { MORE_JUDGES } else { &[] }].concat();
 
     // All of them, so that each shard has the same build.
     let known = all.iter().filter(|mutant| results.verdict(mutant) == Some(Verdict::Unviable)).map(|it| it.number);
     let (programs, alone, unviable) = build.all_in_one(&all, known.collect())?;
-    if let Verdict::Found(what) | Verdict::TimedOut(what) = programs.judge(0, judges)? {
+    if let Verdict::Found(what) | Verdict::TimedOut(what) = programs.judge(0, &judges)? {
         return Err(format!("{what} fails with the unmodified code").into());
     }
     let is_chosen = |mutant: &&Listed| wanted.has(mutant, results.verdict(mutant).as_ref());
@@ -102,10 +103,10 @@ pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
     println!("{} in one build, {} with a build each, {} unviable", together.len(), alone.len(), not_viable.len());
     let unviable = all.iter().filter(|mutant| unviable.contains(&mutant.number));
     unviable.into_iter().try_for_each(|mutant| results.add(mutant, Verdict::Unviable))?;
-    in_parallel(&together, |mutant| results.add(mutant, programs.judge(mutant.number, judges)?))?;
+    in_parallel(&together, |mutant| results.add(mutant, programs.judge(mutant.number, &judges)?))?;
     for mutant in alone {
         let programs = build.programs("tree-alone", &listed::alone(&build.sources, mutant))?.ok();
-        results.add(mutant, programs.map_or(Ok(Verdict::Unviable), |programs| programs.judge(0, judges))?)?;
+        results.add(mutant, programs.map_or(Ok(Verdict::Unviable), |programs| programs.judge(0, &judges))?)?;
     }
     Ok(results.report(&chosen))
 }
