@@ -61,12 +61,13 @@ enum Verdict {
     Unfound,
 }
 
-/// `--shard K/N`: each N-th mutant, from the K-th one on. `--unfound`: those that the last run did not find. TEXT: those
-/// with this text in their name.
+/// `--shard K/N`: each N-th mutant, from the K-th one on. `--unfound`: those that the last run did not find. `--alone`: those that
+/// need a build each, and else all others. TEXT: those with this text in their name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     shard: Option<(usize, usize)>,
     unfound: bool,
+    alone: bool,
     texts: Vec<String>,
 }
 
@@ -103,9 +104,14 @@ pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
     println!("{} in one build, {} with a build each, {} unviable", together.len(), alone.len(), not_viable.len());
     let unviable = all.iter().filter(|mutant| unviable.contains(&mutant.number));
     unviable.into_iter().try_for_each(|mutant| results.add(mutant, Verdict::Unviable))?;
-    in_parallel(&together, |mutant| results.add(mutant, programs.judge(mutant.number, &judges)?))?;
-    for mutant in alone {
-        let programs = build.programs("tree-alone", &listed::alone(&build.sources, mutant))?.ok();
+    if !wanted.alone {
+        in_parallel(&together, |mutant| results.add(mutant, programs.judge(mutant.number, &judges)?))?;
+        return Ok(results.report(&chosen));
+    }
+    // In a folder of its own: in that of the others, cargo would take their programs for the programs of this tree.
+    let build = Build { target: target.join("mutants/proto-alone"), ..build };
+    for mutant in &alone {
+        let programs = build.programs(&listed::alone(&build.sources, mutant))?.ok();
         results.add(mutant, programs.map_or(Ok(Verdict::Unviable), |programs| programs.judge(0, &judges))?)?;
     }
     Ok(results.report(&chosen))
@@ -123,8 +129,9 @@ impl Wanted {
                         Some(shard.filter(|(k, n)| (1..=*n).contains(k)).ok_or("--shard is K/N, from 1/N to N/N")?);
                 }
                 "--unfound" => wanted.unfound = true,
+                "--alone" => wanted.alone = true,
                 word if word.starts_with('-') => {
-                    return Err(format!("{word}: unknown; there are --shard K/N and --unfound"));
+                    return Err(format!("{word}: unknown; there are --shard K/N, --unfound and --alone"));
                 }
                 text => wanted.texts.push(text.to_owned()),
             }
@@ -155,7 +162,7 @@ impl Build {
     ) -> Outcome<(Programs, Vec<&'a Listed>, BTreeSet<usize>)> {
         loop {
             let (changed, alone) = listed::in_one(&self.sources, mutants, &unviable);
-            let errors = match self.programs("tree", &changed)? {
+            let errors = match self.programs(&changed)? {
                 Ok(programs) => return Ok((programs, alone, unviable)),
                 Err(errors) => errors,
             };
@@ -171,8 +178,8 @@ impl Build {
 
     /// The programs, or the lines with errors. Checks of arithmetic are on, as in the tests, and of optimization there is as
     /// much as pays for itself.
-    fn programs(&self, tree: &str, changed: &Changed) -> Outcome<Result<Programs, Vec<(PathBuf, usize)>>> {
-        let tree = self.target.join(tree);
+    fn programs(&self, changed: &Changed) -> Outcome<Result<Programs, Vec<(PathBuf, usize)>>> {
+        let tree = self.target.join("tree");
         copy(&self.root, &tree, changed)?;
         let mut programs = BTreeMap::new();
         for words in [&["build", "-p", "fairlock-explore"][..], &["test", "--no-run", "-p", "fairlock-proto"]] {
