@@ -238,7 +238,8 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time.
+    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time. After the end of the client's runtime
+    /// nothing can be released: `Ok` then means only that no guard was alive, and each hold ends with its lease.
     ///
     /// # Cancel safety
     /// Once polled, the end runs in the background: a future that is dropped, or is not polled again, closes the client

@@ -60,3 +60,56 @@ impl Backoff {
         (mixed >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Fault, Refusal};
+
+    fn pauses(error: &RequestError) -> Vec<Duration> {
+        let mut backoff = Backoff::new(7);
+        (0..20).map(|_| backoff.pause_after(error)).collect()
+    }
+
+    fn refused(kind: RefusalKind) -> RequestError {
+        RequestError::Refused(Refusal { kind, cause: Fault::NoAnswerYet.into() })
+    }
+
+    #[test]
+    fn pauses_grow_as_long_as_their_reason_allows() {
+        assert!(pauses(&refused(RefusalKind::ServerForNow)).iter().all(|pause| *pause == SHORTEST));
+        for (error, longest) in [
+            (refused(RefusalKind::SlotForNow), LONGEST_FOR_A_SLOT),
+            (refused(RefusalKind::HalfWay), LONGEST),
+            (RequestError::Unanswered(Fault::NoAnswerYet.into()), LONGEST),
+        ] {
+            let pauses = pauses(&error);
+            assert!(pauses[0] <= 2 * SHORTEST && pauses.iter().all(|pause| *pause <= longest), "{pauses:?}");
+            assert!(pauses[10..].iter().all(|pause| *pause >= longest / 2), "{pauses:?}");
+        }
+    }
+
+    #[test]
+    fn pauses_after_a_slot_has_moved_begin_short() {
+        let mut backoff = Backoff::new(7);
+        for _ in 0..20 {
+            backoff.pause_after(&refused(RefusalKind::SlotForNow));
+        }
+        assert!(backoff.pause() <= LONGEST_FOR_A_SLOT * 3 / 2);
+    }
+
+    /// A thousand clients that lost one server come back over the whole range, and none twice at the same times.
+    #[test]
+    fn pauses_are_spread_evenly_from_half_to_one_and_a_half() {
+        let (mut counts, tenth) = ([0; 10], SHORTEST / 10);
+        for seed in 0..1000 {
+            let mut backoff = Backoff::new(seed);
+            for _ in 0..2 {
+                backoff.next = SHORTEST;
+                let above = backoff.pause().checked_sub(SHORTEST / 2).expect("at least half");
+                counts[(above.as_nanos() / tenth.as_nanos()) as usize] += 1;
+            }
+        }
+        assert!(counts.iter().all(|count| (150..250).contains(count)), "{counts:?}");
+    }
+}

@@ -180,3 +180,43 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Fault, Refusal, RefusalKind};
+
+    #[test]
+    fn a_name_is_refused_until_its_last_leave_has_ended() {
+        let (mut refused, lock) = (Refused::default(), Arc::from("x"));
+        refused.begin(&lock);
+        refused.begin(&lock);
+        refused.end(&lock, Turn::None);
+        assert!(!refused.is_empty());
+        refused.end(&lock, Turn::None);
+        assert!(refused.is_empty());
+    }
+
+    /// P5: only a leave goes on after each error, because a right that is missing may come back.
+    #[test]
+    fn what_is_not_worth_another_try_ends_at_an_error() {
+        let refused = |kind| RequestError::Refused(Refusal { kind, cause: Fault::NoAnswerYet.into() });
+        let errors = [
+            RequestError::Unanswered(Fault::NoAnswerYet.into()),
+            refused(RefusalKind::ServerForNow),
+            refused(RefusalKind::Final),
+            RequestError::RuntimeGone,
+        ];
+        let outlasts = |task: Task| errors.each_ref().map(|error| task.outlasts(error));
+        let leaving = Leaving {
+            owner: "c:1".into(),
+            seq: Seq(1),
+            place: String::new(),
+            copies_until: ServerTime(0),
+            lease: Duration::ZERO,
+        };
+        assert_eq!(outlasts(Task::Leave(leaving, Turn::None)), [true, true, true, false]);
+        assert_eq!(outlasts(Task::LookAtReleased), [true, true, false, false]);
+        assert_eq!(outlasts(Task::PassOn), [false; 4]);
+    }
+}

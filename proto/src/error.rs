@@ -244,3 +244,42 @@ pub enum Ended {
     /// A handle has it.
     Detached,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [RefusalKind; 5] = [
+        RefusalKind::ServerForNow,
+        RefusalKind::SlotForNow,
+        RefusalKind::Final,
+        RefusalKind::HalfWay,
+        RefusalKind::HalfWayForRights,
+    ];
+
+    fn refusal(kind: RefusalKind) -> Refusal {
+        Refusal { kind, cause: Fault::NoAnswerYet.into() }
+    }
+
+    #[test]
+    fn each_kind_of_refusal_passes_or_ran_in_part_or_needs_a_person() {
+        assert_eq!(KINDS.map(|kind| refusal(kind).may_pass()), [true, true, false, false, false]);
+        assert_eq!(KINDS.map(|kind| refusal(kind).needs_a_person()), [false, false, true, false, true]);
+        assert_eq!(KINDS.map(|kind| refusal(kind).ran_in_part()), [false, false, false, true, true]);
+    }
+
+    /// An error of the last request alone would say that nothing was served.
+    #[test]
+    fn an_earlier_copy_that_may_have_run_leaves_the_outcome_unknown() {
+        let [not_sent, unanswered] =
+            [RequestError::NotSent, RequestError::Unanswered].map(|of| of(Fault::Closed.into()));
+        let refused = RequestError::Refused(refusal(RefusalKind::Final));
+        for last in [&not_sent, &refused] {
+            assert!(!last.clone().after(None).may_have_run());
+            assert!(!last.clone().after(Some(&not_sent)).may_have_run());
+            assert!(matches!(last.clone().after(Some(&unanswered)), RequestError::Unanswered(_)));
+        }
+        let in_part = RequestError::Refused(refusal(RefusalKind::HalfWay));
+        assert!(matches!(in_part.after(Some(&unanswered)), RequestError::Refused(_)), "it says so itself");
+    }
+}

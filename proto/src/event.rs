@@ -74,6 +74,8 @@ pub enum Event<'a> {
     Ask(CallId, Arc<Keys>, Question),
     /// The caller has dropped its future or its guard.
     Gone(CallId),
+    /// A detach made this handle, and its caller has gone without reading of it: nobody else can give it back (P5).
+    Unread(Box<Handle>),
     /// Each request is answered once at most. A request without an answer needs no event: it has a time-out here.
     Replied(RequestId, Result<Reply, RequestError>),
     Pushed(Connection, Push<'a>),

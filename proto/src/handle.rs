@@ -69,3 +69,42 @@ impl Handle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle() -> Handle {
+        Handle {
+            kind: Kind::Lock,
+            name: "x".into(),
+            owner: "client-5:0".into(),
+            token: 7,
+            lease: Duration::from_secs(1),
+            copies_until: ServerTime(0),
+        }
+    }
+
+    /// R16: with the owner of a guard it would take the hold away from that.
+    #[test]
+    fn a_handle_has_an_owner_of_its_own_and_values_that_a_client_writes() {
+        assert!(handle().is_well_formed());
+        for owner in ["client:5", "client:0", "client-5:1", "client-x:0", "client-:0", "client-5"] {
+            assert!(!Handle { owner: owner.into(), ..handle() }.is_well_formed(), "{owner}");
+        }
+        for length in [0, LONGEST_NAME + 1] {
+            assert!(!Handle { name: "x".repeat(length), ..handle() }.is_well_formed());
+        }
+        for time in [-1, LATEST + 1] {
+            assert!(!Handle { copies_until: ServerTime(time), ..handle() }.is_well_formed());
+        }
+        assert!(!Handle { kind: Kind::RwLock, ..handle() }.is_well_formed());
+    }
+
+    #[test]
+    fn a_detach_that_had_no_answer_is_undecided_until_its_last_copy() {
+        let handle = Handle { copies_until: ServerTime(100), ..handle() };
+        assert_eq!([0, 1, 100, 101].map(|now| handle.is_undecided(now)), [false, true, true, false]);
+        assert!(!self::handle().is_undecided(1), "it was answered");
+    }
+}

@@ -188,7 +188,7 @@ pub fn channel_prefix(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Kind, Share, TRACES, boot, label_of, name_in, share_of, shared_terms};
+    use super::{Keys, Kind, Share, TRACES, boot, channel_prefix, label_of, name_in, pattern, share_of, shared_terms};
     use std::collections::HashSet;
     use std::time::Duration;
 
@@ -243,6 +243,16 @@ mod tests {
         let terms = shared_terms(Share { weight: 2, limit: 5 }, Duration::from_secs(3), "a/b,c");
         assert_eq!((&*terms, label_of(&terms)), ("2,5,3000/a/b,c", "a/b,c"));
         assert_eq!((share_of(&terms), share_of("3000/1,2")), (Some(Share { weight: 2, limit: 5 }), None));
+    }
+
+    /// Clients of other versions use the same.
+    #[test]
+    fn names_that_belong_to_a_prefix_do_not_change() {
+        assert_eq!([boot("p"), channel_prefix("p"), pattern("p", "x")], ["p:{boot}", "p:wake:", "p:{?:x*"]);
+        for kind in Kind::ALL {
+            assert_eq!(Kind::of_word(kind.word()), Some(kind));
+        }
+        assert_eq!(Kind::of_word("none"), None);
     }
 
     /// What Redis hashes: between the first `{` and the first `}` after it, if that is not empty.

@@ -87,6 +87,14 @@ mod tests {
         assert_eq!(deadline_by_answer(asked, SECOND, 3 * SECOND), deadline(asked, SECOND));
     }
 
+    /// Most sections are shorter and need no renewal.
+    #[test]
+    fn the_first_renewal_comes_after_50_ms_or_an_eighth_of_what_is_left() {
+        let now = Instant::from_micros(60_000_000);
+        assert_eq!(first_renewal(now, now + 3 * SECOND), now + FIRST_RENEWAL);
+        assert_eq!(first_renewal(now, now + SECOND / 10), now + SECOND / 80);
+    }
+
     #[test]
     fn renewal_leaves_time_for_retries() {
         let asked = Instant::default();

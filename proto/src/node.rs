@@ -262,3 +262,19 @@ impl Node {
         self.due = first.into_iter().chain(probe).chain(checked).min();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Slab;
+
+    /// Else the line of a server that is down would grow with each call that is given up.
+    #[test]
+    fn a_request_that_is_not_wanted_leaves_the_line() {
+        let (mut node, id) = (Node::new(NodeId(0), Duration::ZERO), Slab::default().insert(()));
+        let place = node.wait(Lane::Acquire, RequestNumber(1), Asker::Entry(id));
+        assert!(node.has_line(Lane::Acquire));
+        node.stop_waiting(place);
+        assert!(!node.has_line(Lane::Acquire));
+    }
+}

@@ -405,3 +405,139 @@ pub enum Belief {
     /// It may have given it up before, and its places with it (R8).
     GivenUp,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const NOW: Instant = Instant::from_micros(60_000_000);
+
+    fn settings() -> Settings {
+        Settings {
+            client: "c".into(),
+            prefix: "p".into(),
+            operation_timeout: 2 * SECOND,
+            waiter_ttl: 7 * SECOND,
+            poll_interval: 2 * SECOND,
+            grant_ttl: 3 * SECOND,
+            first_lease: 5 * SECOND,
+            token_ttl: 60 * SECOND,
+            lease: 30 * SECOND,
+            max_hold: None,
+            in_flight: 4,
+        }
+    }
+
+    fn floor() -> Floor {
+        Floor { token: 7, asked: NOW, round_trip: SECOND / 10, epoch: Epoch::default() }
+    }
+
+    fn add(queue: Option<Queue>, seq: u64, belief: Belief, lease_left: Option<Duration>) -> Queue {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), format!("c:{seq}").into());
+        let new = NewWaiter {
+            keys: &keys,
+            slot: 0,
+            entry: Slab::default().insert(()),
+            owner_id: &owner_id,
+            seq: Seq(seq),
+            floor: floor(),
+            lease_left,
+            more: false,
+            belief,
+        };
+        let regular = NOW + 2 * SECOND;
+        let mut queue = queue.unwrap_or_else(|| Queue::new(&new, regular));
+        queue.add(&new, NOW, regular);
+        queue
+    }
+
+    fn queue(waiters: u64) -> Queue {
+        let queue = (1..=waiters).fold(None, |queue, seq| Some(add(queue, seq, Belief::Known, None)));
+        queue.expect("somebody waits")
+    }
+
+    /// The tickets of each request of one round, none of which has an answer yet.
+    fn round(queue: &mut Queue, scope: Scope) -> Vec<usize> {
+        queue.begin_round(NOW, 2 * SECOND, scope);
+        let mut tickets = Vec::new();
+        while queue.wants().is_some() {
+            tickets.push(queue.carry(RequestNumber(tickets.len() as u64)).len());
+        }
+        tickets
+    }
+
+    fn polled(places: u64) -> Polled {
+        let holder = Some(PolledHolder { owner: "d:1".into(), attempt: 1, token: 8, lease_left: None });
+        let granted = Vec::new();
+        let (more, known, first, room_in, frozen_for) = (false, true, false, None, None);
+        Polled { more, known, places, first, holder, granted, room_in, frozen_for, floor: 8, missing: Vec::new() }
+    }
+
+    /// What is polled by a queue with twenty waiters: whether the next round verifies all.
+    fn verifies_all_after(polled: Polled, asked: Instant) -> bool {
+        let mut queue = queue(20);
+        round(&mut queue, Scope::Full);
+        let carried = queue.take(RequestNumber(0)).expect("it was asked");
+        queue.read(&carried, polled, Floor { asked, ..floor() }, asked + SECOND / 10, &settings());
+        queue.places == Places::Unsure
+    }
+
+    /// R8: the places of a client that the server gave up have gone with it.
+    #[test]
+    fn a_waiter_whose_client_was_given_up_has_all_places_verified() {
+        assert_eq!(add(Some(queue(1)), 2, Belief::Known, None).places, Places::Sure);
+        assert_eq!(add(Some(queue(1)), 2, Belief::GivenUp, None).places, Places::Unsure);
+        assert_eq!(add(None, 1, Belief::GivenUp, None).places, Places::Sure, "there are no others");
+    }
+
+    /// P7: a dead holder is replaced when its lease ends, and a client that is first in line asks before this one.
+    #[test]
+    fn a_new_waiter_polls_as_the_lease_of_the_holder_ends() {
+        let due = add(None, 1, Belief::Known, Some(SECOND)).due();
+        assert_eq!(due, Some(NOW + SECOND + AFTER_LEASE + HEAD_START));
+        assert_eq!(add(None, 1, Belief::Known, Some(9 * SECOND)).due(), Some(NOW + 2 * SECOND));
+    }
+
+    #[test]
+    fn a_poll_verifies_a_few_places_and_in_doubt_all_of_them_in_several_polls() {
+        let mut queue = queue(300);
+        assert_eq!(round(&mut queue, Scope::Full), [VERIFIED_IN_A_POLL]);
+        queue.round = None;
+        queue.verify_all(NOW);
+        assert_eq!(round(&mut queue, Scope::AtOnce), [VERIFIED_IN_A_POLL]);
+        queue.round = None;
+        assert_eq!(round(&mut queue, Scope::Full), [128, 128, 44]);
+        assert_eq!(queue.places, Places::Sure, "until there is another reason");
+    }
+
+    /// The oldest are next, and each of the others is verified within as many rounds as it takes.
+    #[test]
+    fn the_places_are_verified_in_rotation() {
+        let mut queue = queue(40);
+        let mut seen: Vec<_> = (0..3).flat_map(|_| queue.some_in_rotation()).collect();
+        assert_eq!(seen[..4], [1, 2, 3, 4].map(Seq));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 36, "thrice twelve, which begin with the oldest");
+    }
+
+    #[test]
+    fn an_answer_that_leaves_a_doubt_has_all_places_verified() {
+        let soon = NOW + SECOND;
+        assert!(!verifies_all_after(polled(20), soon));
+        assert!(verifies_all_after(polled(19), soon), "fewer have a place than wait");
+        assert!(verifies_all_after(Polled { known: false, ..polled(20) }, soon), "the server gave the client up");
+        assert!(
+            verifies_all_after(Polled { holder: None, ..polled(20) }, soon),
+            "nobody was served, though all is free"
+        );
+        assert!(verifies_all_after(Polled { missing: vec![3], ..polled(20) }, soon));
+        // One of them has the lock.
+        let ours = Some(PolledHolder { owner: "c:1".into(), attempt: 1, token: 8, lease_left: None });
+        assert!(!verifies_all_after(Polled { holder: ours, ..polled(19) }, soon));
+        // A grant may have come and gone since the last answer.
+        assert!(!verifies_all_after(polled(20), NOW + 4 * SECOND));
+        assert!(verifies_all_after(polled(20), NOW + 5 * SECOND));
+    }
+}

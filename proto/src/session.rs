@@ -12,6 +12,7 @@ use crate::effect::{Effect, Note, Outcome};
 use crate::errand::Errand;
 use crate::error::{CallError, Cause, Fault, RequestError};
 use crate::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId, Want};
+use crate::handle::Handle;
 use crate::keys::{Keys, Kind};
 use crate::node::{Asker, InFlight, Lane, Link, Node};
 use crate::push::Push;
@@ -224,6 +225,7 @@ impl Step<'_> {
             }
             Event::Ask(call, keys, question) => self.ask(call, keys, question),
             Event::Gone(call) => self.gone(call),
+            Event::Unread(handle) => self.give_back(*handle),
             Event::Replied(request, reply) => self.replied(request, reply),
             Event::Pushed(connection, push) => self.pushed(connection, &push),
             Event::Link(event) => self.link(event),
@@ -324,6 +326,16 @@ impl Step<'_> {
         }
         self.session.stop_limit(call);
         self.session.calls.remove(call.0);
+    }
+
+    fn give_back(&mut self, handle: Handle) {
+        // Nothing is sent any more: its lease ends it.
+        if let State::Closed(_) | State::Closing(Closing::RuntimeGone, _) = self.session.state {
+            return;
+        }
+        let keys = Arc::new(Keys::of(handle.kind, &self.session.common.settings.prefix, &handle.name));
+        let slot = self.session.common.slots.of(&keys.lock);
+        self.desk().give_back(keys, slot, handle);
     }
 
     /// Sends some of what waits, as far as it may go.

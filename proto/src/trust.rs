@@ -154,6 +154,16 @@ mod tests {
         assert_eq!(judge(10), Verdict::Until(lease::deadline(BEGUN + 2 * SECOND, 5 * SECOND)));
     }
 
+    /// R15: the server that has the name now may be behind the one before, whatever an earlier answer proved.
+    #[test]
+    fn answers_of_a_new_server_replace_those_of_the_server_before() {
+        let (mut trust, next) = (Trust::new(floor(9, BEGUN)), Epoch::default().next());
+        trust.learn(Floor { epoch: next, ..floor(7, BEGUN) });
+        trust.learn(floor(9, BEGUN + SECOND));
+        let judged = trust.judge(Kind::Lock, grant(8, 5 * SECOND), next, SECOND, BEGUN + SECOND);
+        assert_eq!(judged, Verdict::Until(lease::deadline(BEGUN, 5 * SECOND)));
+    }
+
     #[test]
     fn an_answer_of_another_server_proves_nothing() {
         let trust = Trust::new(floor(7, BEGUN));

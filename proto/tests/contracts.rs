@@ -736,3 +736,162 @@ fn a_nested_call_that_is_answered_behind_the_deadline_says_that_its_hold_is_lost
     assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(CallError::Lost))));
     assert_eq!(rig.lost, [outer]);
 }
+
+/// A step sends a bounded number of requests.
+#[test]
+fn what_a_step_leaves_to_be_sent_is_due_at_once() {
+    let mut rig = Rig::unconnected(Settings { in_flight: 8 * STEP, ..settings() }, Topology::OneServer);
+    for name in 0..4 * STEP {
+        rig.lock(&name.to_string());
+    }
+    rig.connect(NodeId(0));
+    while rig.session.next_timer().is_some_and(|due| due <= rig.now) {
+        let before = rig.sent.len();
+        rig.step(Event::Time);
+        assert!(rig.sent.len() - before <= STEP);
+    }
+    assert_eq!(rig.sent.len(), 4 * STEP);
+}
+
+/// R15: a server that takes over may be 5 s behind, and a client looks at its connection only after an operation time-out, which
+/// has an answer within a second.
+#[test]
+fn a_release_may_be_unknown_for_five_seconds_a_time_out_and_one_more_second() {
+    let is_asked_about_after = |time| {
+        let mut rig = Rig::new(settings());
+        rig.hold_and_release("x");
+        rig.now = rig.now + time;
+        rig.disconnect();
+        rig.connect(NodeId(0));
+        rig.sent.iter().any(|(.., request)| matches!(request, Request::Poll(_)))
+    };
+    assert!(is_asked_about_after(8 * SECOND));
+    assert!(!is_asked_about_after(8 * SECOND + SECOND / 100));
+}
+
+#[test]
+fn a_call_that_came_too_late_is_asked_again_after_a_pause() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.answer(id, Answer::Acquired(Acquired::Late));
+    rig.settle();
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    rig.pass(SECOND / 10);
+    let (_, Request::Acquire(again)) = rig.last() else { panic!("it does not ask again") };
+    assert_eq!(again.seq, first.seq);
+}
+
+/// P8: renewals do not wait behind a thousand new calls.
+#[test]
+fn a_new_connection_is_asked_about_holds_before_anything_else() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    rig.disconnect();
+    rig.lock("y");
+    rig.connect(NodeId(0));
+    rig.settle();
+    let (id, Request::Renew(_)) = rig.last() else { panic!("the hold is not checked") };
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    rig.answer(id, renewed(LEASE));
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
+}
+
+#[test]
+fn a_close_behind_the_end_of_the_runtime_ends_what_is_held() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::RuntimeGone);
+    assert!(rig.lost.is_empty(), "it is good until its deadline");
+    rig.step(Event::Close);
+    assert_eq!(rig.lost, [call]);
+}
+
+/// The message about an earlier hold of the same owner may come late.
+#[test]
+fn a_forced_end_of_another_hold_ends_nothing() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    let connection = Connection { node: NodeId(0), number: 1 };
+    for token in [6, 8] {
+        rig.step(Event::Pushed(connection, Push::Revoked { token, owner: "c:1", lock: "p:{n:x}" }));
+        assert!(rig.lost.is_empty(), "{token}");
+    }
+    rig.step(Event::Pushed(connection, Push::Revoked { token: 7, owner: "c:1", lock: "p:{n:x}" }));
+    assert_eq!(rig.lost, [call]);
+}
+
+/// R1: a copy of its request may still add one to the count of the server, which a later request sets.
+#[test]
+fn a_nested_call_that_is_out_of_time_sets_the_count() {
+    let mut rig = Rig::new(settings());
+    let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
+    rig.hold_as(want.clone(), 7);
+    let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
+    let nested = rig.call(fairlock_proto::event::Want { manner, ..want });
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
+    rig.pass(SECOND);
+    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(_))), "{:?}", rig.outcome(nested));
+    let Request::Release(release) = rig.last().1 else { panic!("the count is not set") };
+    assert_eq!((release.holds, release.token), (1, 7));
+}
+
+/// R3: a copy of an acquire that is served after the release finds a tombstone. While a hold remains, it finds that.
+#[test]
+fn a_release_says_until_when_a_copy_of_its_acquire_may_be_served() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (_, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.pass(3 * SECOND);
+    let (id, Request::Acquire(_)) = rig.last() else { panic!("no second acquire") };
+    rig.answer(id, held(7, LEASE));
+    rig.step(Event::Claimed(call));
+    rig.step(Event::Unlock(call));
+    let Request::Release(release) = rig.last().1 else { panic!("it is not released") };
+    assert_eq!((release.holds, release.copies_until), (0, first.not_after));
+}
+
+/// R11: another hold of the owner was there, which it did not know.
+#[test]
+fn an_unlock_that_frees_another_token_is_a_loss() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::Unlock(call));
+    let (id, _) = rig.last();
+    rig.answer(id, freed(8));
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Lost(Loss::Gone))))), "{outcome:?}");
+    assert!(matches!(rig.last().1, Request::Leave(_)));
+}
+
+#[test]
+fn an_unlock_that_is_refused_until_a_person_helps_says_so_at_once_and_goes_on() {
+    let mut rig = Rig::new(settings());
+    let call = rig.hold("x", 7);
+    rig.step(Event::Unlock(call));
+    let (id, _) = rig.last();
+    let refusal = Refusal { kind: RefusalKind::Final, cause: Fault::NoAnswerYet.into() };
+    rig.refuse(id, RequestError::Refused(refusal));
+    let outcome = rig.outcome(call);
+    assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Refused { .. })))), "{outcome:?}");
+    rig.pass(SECOND);
+    assert!(matches!(rig.last().1, Request::Release(_)));
+}
+
+/// P2: the memory of the token outlives the hold. A quarter of its time passes from one request that keeps it to the next.
+#[test]
+fn renewals_keep_the_memory_of_the_token_four_times_in_its_life() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    let mut kept = Vec::new();
+    for _ in 0..60 {
+        rig.pass(SECOND);
+        for (id, _, request) in std::mem::take(&mut rig.sent) {
+            let Request::Renew(renew) = request else { panic!("{request:?}") };
+            kept.push(renew.remember);
+            rig.answer(id, renewed(LEASE));
+        }
+    }
+    // A renewal each 10 s, and 15 s is a quarter of the time.
+    assert_eq!(kept[..4], [false, true, false, true]);
+}

@@ -13,6 +13,7 @@ use fairlock_proto::error::{
 use fairlock_proto::event::{CallId, Event, Lease, Manner, RequestId, Scope, Want};
 use fairlock_proto::handle::Handle;
 use fairlock_proto::keys::{Keys, Kind, Share, shared_terms};
+use fairlock_proto::push::Push;
 use fairlock_proto::question::{Finding, Question};
 use fairlock_proto::request::{Answer, Request};
 use fairlock_proto::requests::acquire::Acquired;
@@ -278,6 +279,20 @@ fn a_detach_without_an_answer_names_the_handle_and_the_owner_leaves() {
     assert!(rig.sent.iter().any(|(.., it)| matches!(it, Request::Leave(leave) if leave.seq > first.seq)));
 }
 
+/// The message about an earlier hold of the same owner may come late.
+#[test]
+fn a_detach_whose_hold_is_ended_by_force_is_refused() {
+    let (mut rig, _, call, ..) = detaching();
+    let connection = fairlock_proto::event::Connection { node: fairlock_proto::event::NodeId(0), number: 1 };
+    let revoked = |token| Push::Revoked { token, owner: "c:1", lock: "p:{n:x}" };
+    rig.step(Event::Pushed(connection, revoked(6)));
+    assert!(rig.outcome(call).is_none());
+    rig.step(Event::Pushed(connection, revoked(7)));
+    let outcome = rig.outcome(call);
+    let is_lost = matches!(outcome, Some(Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(Loss::Forced)))));
+    assert!(is_lost, "{outcome:?}");
+}
+
 fn handle(copies_until: i64) -> Handle {
     Handle {
         kind: Kind::Lock,
@@ -361,14 +376,16 @@ fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
 #[test]
 fn a_release_by_handle_is_repeated_and_counts_a_copy_that_may_have_been_served() {
     let mut rig = Rig::new(settings());
-    let call = ask(&mut rig, Question::Release { handle: handle(0) });
-    let (id, _) = rig.last();
-    rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
-    rig.pass(SECOND / 10);
-    let (id, Request::Release(release)) = rig.last() else { panic!("it is not repeated") };
-    assert!(release.is_handle && release.seq == 1);
-    rig.answer(id, Answer::Released(Released::Gone { more: false }));
-    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
+    for not_there in [Released::Gone { more: false }, Released::Lost] {
+        let call = ask(&mut rig, Question::Release { handle: handle(0) });
+        let (id, _) = rig.last();
+        rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+        rig.pass(SECOND / 10);
+        let (id, Request::Release(release)) = rig.last() else { panic!("it is not repeated") };
+        assert!(release.is_handle && release.seq == 1);
+        rig.answer(id, Answer::Released(not_there));
+        assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))), "{not_there:?}");
+    }
     let call = ask(&mut rig, Question::Release { handle: handle(0) });
     let (id, _) = rig.last();
     rig.answer(id, Answer::Released(Released::Lost));

@@ -293,7 +293,12 @@ impl Shared {
     /// Returns what is to be dropped when the mutex is free.
     pub fn gone(&mut self, call: CallId, after: &mut After) -> Option<Slot> {
         self.step(Event::Gone(call), after);
-        self.slots.remove(call.0)
+        let mut slot = self.slots.remove(call.0)?;
+        let unread = slot.outcome.take_if(|outcome| matches!(outcome, Outcome::Detached(_)));
+        if let Some(Outcome::Detached(DetachOutcome::Done(handle) | DetachOutcome::Unanswered(handle, _))) = unread {
+            self.step(Event::Unread(handle), after);
+        }
+        Some(slot)
     }
 
     pub fn unlock(&mut self, call: CallId, waker: Waker, after: &mut After) -> Option<Answered> {

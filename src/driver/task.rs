@@ -48,19 +48,21 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, LockError>> + Send + 'static,
 {
-    loop {
+    while !context.over.is_cancelled() {
         let slot = Arc::new(Slot::default());
         // Ends the task with this future.
         let _caller = slot.without_caller.clone().drop_guard();
         // In the span of the caller, as if it were its own work.
-        context.spawn(work_for(Worker(slot.clone()), work()).in_current_span());
+        let worker = Worker { slot: slot.clone(), over: context.over.clone() };
+        context.spawn(work_for(worker, work()).in_current_span());
         // The waker is made before the mutex is taken, since it is the user's.
         match poll_fn(|context| slot.read(context.waker().clone())).await {
             Outcome::Done(outcome) => return outcome.unwrap_or_else(|panic| resume_unwind(panic)),
             Outcome::PassedOver => {}
-            Outcome::Vanished => return Err(context.why_over()),
+            Outcome::Vanished => break,
         }
     }
+    Err(context.why_over())
 }
 
 type Panicked = Box<dyn Any + Send>;
@@ -114,12 +116,16 @@ impl<T> Slot<T> {
 }
 
 /// The task's side.
-struct Worker<T>(Arc<Slot<T>>);
+struct Worker<T> {
+    slot: Arc<Slot<T>>,
+    /// Cancelled when the client serves no calls any more.
+    over: CancellationToken,
+}
 
 impl<T> Worker<T> {
     fn tell(&self, outcome: Outcome<T>) {
         // An outcome that nobody has read is dropped here, when the mutex is free.
-        let before = std::mem::replace(&mut *self.0.progress.lock(), Progress::Over(outcome));
+        let before = std::mem::replace(&mut *self.slot.progress.lock(), Progress::Over(outcome));
         if let Progress::UnderWay(Some(waker)) = before {
             wake(waker);
         }
@@ -128,7 +134,7 @@ impl<T> Worker<T> {
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
-        let is_under_way = matches!(*self.0.progress.lock(), Progress::UnderWay(_));
+        let is_under_way = matches!(*self.slot.progress.lock(), Progress::UnderWay(_));
         if is_under_way {
             self.tell(Outcome::Vanished);
         }
@@ -136,7 +142,7 @@ impl<T> Drop for Worker<T> {
 }
 
 async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = Result<T, LockError>>) {
-    let without_caller = worker.0.without_caller.clone();
+    let without_caller = worker.slot.without_caller.clone();
     let mut working = pin!(AssertUnwindSafe(work).catch_unwind());
     let outcome = loop {
         tokio::select! {
@@ -144,11 +150,14 @@ async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = Result<T, Loc
             () = without_caller.cancelled() => return,
             outcome = &mut working => break outcome,
             // What it waits for is polled once more, as it would be in the task of its caller.
-            () = worker.0.disturbed.notified() => {}
+            () = worker.slot.disturbed.notified() => {}
         }
     };
+    let is_held = matches!(outcome, Ok(Ok(_)));
     worker.tell(Outcome::Done(outcome));
-    if without_caller.run_until_cancelled(patience()).await.is_some() {
+    // `close` waits for this task, and a caller that does not read must not hold it up.
+    let patience = worker.over.run_until_cancelled(patience());
+    if is_held && without_caller.run_until_cancelled(patience).await.is_some() {
         worker.tell(Outcome::PassedOver);
     }
 }
@@ -175,7 +184,7 @@ mod tests {
     #[test]
     fn a_caller_is_woken_for_its_outcome_and_not_when_the_task_ends() {
         let (slot, counting) = (Arc::new(Slot::default()), Arc::new(Counting::default()));
-        let worker = Worker(slot.clone());
+        let worker = Worker { slot: slot.clone(), over: CancellationToken::new() };
         assert!(slot.read(counting.clone().into()).is_pending());
         worker.tell(Outcome::Done(Ok(Ok(()))));
         assert!(matches!(slot.read(counting.clone().into()), Poll::Ready(Outcome::Done(_))));

@@ -15,6 +15,22 @@ fn poll_once(future: std::pin::Pin<&mut impl Future>) -> bool {
     future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
+/// Its result was kept for 250 ms, and `close` waited for that. Found by an attack.
+#[tokio::test]
+async fn a_set_that_nobody_reads_of_does_not_hold_up_a_close() {
+    in_virtual_time(async |store| {
+        let client = store.connect(Timing::default()).await;
+        let mut locking = pin!(client.lock_all(["a", "b"]).lock());
+        assert!(!poll_once(locking.as_mut()));
+        eventually("it has them", async || client.lock("b").is_locked().await.unwrap()).await;
+        let begun = tokio::time::Instant::now();
+        client.close().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+        assert!(matches!(locking.await, Err(LockError::Closed)));
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_guards_are_released_and_not_lost() {
     on_each_store(async |store| {

@@ -548,6 +548,28 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
     .await;
 }
 
+/// The answer has come, and nobody has polled the call since: no caller has the handle. Found by an attack.
+#[tokio::test]
+async fn a_handle_that_nobody_has_read_of_is_given_back() {
+    in_virtual_time(async |store| {
+        let client = store.open(LockClient::builder()).await;
+        let mut detaching = Box::pin(held(&client).await.detach(LEASE));
+        assert!(detaching.as_mut().now_or_never().is_none());
+        sleep(SECOND).await;
+        assert!(is_held(&client).await, "it is detached");
+        drop(detaching);
+        eventually("it is free", async || !is_held(&client).await).await;
+        let permit = client.semaphore("x", 1).acquire().await.unwrap();
+        let mut detaching = Box::pin(permit.detach(LEASE));
+        assert!(detaching.as_mut().now_or_never().is_none());
+        sleep(SECOND).await;
+        drop(detaching);
+        client.semaphore("x", 1).acquire().await.unwrap().release().await.unwrap();
+        client.close().await.unwrap();
+    })
+    .await;
+}
+
 /// Its hold is in no queue: others would wait for it in any case. It is not renewed before the guard is there.
 #[tokio::test]
 async fn an_attach_that_rests_keeps_what_it_got_for_a_lease() {

@@ -43,8 +43,9 @@ pub fn kind(event: &Event<'_>) -> &'static str {
         Event::Shrink { .. } => "Shrink",
         Event::Extend { .. } => "Extend",
         Event::Detach { .. } => "Detach",
-        // It concerns no owner.
+        // These two concern no owner.
         Event::Ask(..) => "Ask",
+        Event::Unread(_) => "Unread",
         Event::Gone(_) => "Gone",
         Event::Replied(_, Ok(_)) => "Answer",
         Event::Replied(_, Err(RequestError::Refused(_))) => "Refusal",

@@ -74,7 +74,7 @@ pub fn concerned(session: &Session, event: &Event<'_>, now: Instant) -> Vec<Opti
         Event::Disturbed(call) | Event::Claimed(call) | Event::Unlock(call) | Event::Gone(call) => {
             of_call(call).into_iter().collect()
         }
-        Event::Ask(..) => Vec::new(),
+        Event::Ask(..) | Event::Unread(_) => Vec::new(),
         Event::Shrink { guard, .. } | Event::Extend { guard, .. } | Event::Detach { guard, .. } => {
             of_call(guard).into_iter().collect()
         }

@@ -1,102 +1,49 @@
-//! One run of a model: every order of events within bounds, or random walks, and what came of it.
+//! One run: every order of events within bounds, or random walks, and what came of it.
 
 use std::time::Instant;
 
-use stateright::{Checker, HasDiscoveries};
+use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::checked::{Broken, Checked, Found};
-use crate::walk::{self, Walks};
+use crate::bounds::Bounds;
+use crate::events::Event;
+use crate::found::{Broken, Found};
+use crate::protocol::Quorum;
+use crate::rules::{Rule, Rules};
+use crate::walk;
 
 /// The rules and bounds of a run, and what must come of it.
-#[derive(Debug, Clone)]
-pub struct Variant<M: Checked> {
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
     pub name: &'static str,
     pub about: &'static str,
-    pub rules: M::Rules,
-    pub bounds: M::Bounds,
-    pub expect: Expect<M::Event>,
-    /// The most random walks. 0: every order of events instead.
-    pub walks: u32,
+    bounds: Bounds,
+    rules: Rules,
+    search: Search,
+    expect: Expect,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect<E: 'static> {
+#[derive(Debug, Clone, Copy)]
+enum Search {
+    /// Every order of events.
+    All,
+    /// At most that many random walks.
+    Walks(u32),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Expect {
     /// All properties hold, and the run reaches all these events.
-    Holds(&'static [E]),
+    Holds(&'static [Event]),
     /// The dropped rule breaks a property.
     Caught,
 }
 
-/// What the command line says about all runs.
-#[derive(Debug, Clone, Default)]
+/// What the command line says about random walks.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    pub bounds: Vec<(String, u8)>,
-    /// As many walks as this instead, in the runs that walk.
+    /// How many, in place of what a base run says.
     pub walks: Option<u32>,
     pub seed: u64,
-}
-
-/// A variant of any model.
-pub trait Run: Send + Sync {
-    fn name(&self) -> &'static str;
-    fn about(&self) -> &'static str;
-    fn run(&self, options: &Options, threads: usize) -> Outcome;
-}
-
-impl<M: Checked> Run for Variant<M> {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn about(&self) -> &'static str {
-        self.about
-    }
-
-    fn run(&self, options: &Options, threads: usize) -> Outcome {
-        let start = Instant::now();
-        let mut bounds = self.bounds;
-        options.bounds.iter().for_each(|(option, value)| M::set_bound(&mut bounds, option, *value));
-        let model = M::new(self.rules.clone(), bounds);
-        let found = if self.walks == 0 {
-            breadth_first(model, threads)
-        } else {
-            let walks = options.walks.filter(|_| self.expect != Expect::Caught).unwrap_or(self.walks);
-            walk::walk(model, Walks { walks, seed: options.seed, threads })
-        };
-        let seconds = start.elapsed().as_secs_f32();
-        let (verdict, passed) = self.verdict(&found);
-        let line = format!("{:18} {}  {seconds:>5.1} s  {verdict}", self.name, found.size);
-        let steps = found.broken.iter().flat_map(Broken::lines).collect();
-        Outcome { line, steps, passed }
-    }
-}
-
-impl<M: Checked> Variant<M> {
-    /// A base run, with all rules.
-    pub fn holds(name: &'static str, about: &'static str, bounds: M::Bounds, events: &'static [M::Event]) -> Self {
-        Self { name, about, rules: M::Rules::default(), bounds, expect: Expect::Holds(events), walks: 0 }
-    }
-
-    /// A run without the rules that `change` drops.
-    pub fn drops(name: &'static str, about: &'static str, bounds: M::Bounds, change: fn(&mut M::Rules)) -> Self {
-        let mut rules = M::Rules::default();
-        change(&mut rules);
-        Self { name, about, rules, bounds, expect: Expect::Caught, walks: 0 }
-    }
-
-    fn verdict(&self, found: &Found<M>) -> (String, bool) {
-        if let Some(Broken { property, path }) = &found.broken {
-            let caught = self.expect == Expect::Caught;
-            let verb = if caught { "caught by" } else { "BROKEN:" };
-            return (format!("{verb} {property} in {} steps", path.len() - 1), caught);
-        }
-        let Expect::Holds(required) = self.expect else { return ("NOT CAUGHT".to_owned(), false) };
-        let missing: Vec<_> = required.iter().filter(|event| !found.reached.contains(**event)).collect();
-        match missing.is_empty() {
-            true => ("holds".to_owned(), true),
-            false => (format!("holds, but NEVER REACHED: {missing:?}"), false),
-        }
-    }
 }
 
 /// The result of a run, for people.
@@ -107,12 +54,64 @@ pub struct Outcome {
     pub passed: bool,
 }
 
-fn breadth_first<M: Checked>(model: M, threads: usize) -> Found<M> {
-    let checker = model.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+impl Run {
+    /// A base run, with all rules.
+    pub const fn holds(name: &'static str, about: &'static str, bounds: Bounds, events: &'static [Event]) -> Self {
+        Self { name, about, bounds, rules: Rules::ALL, search: Search::All, expect: Expect::Holds(events) }
+    }
+
+    /// A run without these rules.
+    pub const fn drops(name: &'static str, about: &'static str, bounds: Bounds, rules: &'static [Rule]) -> Self {
+        Self { name, about, bounds, rules: Rules::without(rules), search: Search::All, expect: Expect::Caught }
+    }
+
+    pub const fn walks(self, walks: u32) -> Self {
+        Self { search: Search::Walks(walks), ..self }
+    }
+
+    /// A base run that holds without these rules too.
+    pub const fn without(self, rules: &'static [Rule]) -> Self {
+        Self { rules: Rules::without(rules), ..self }
+    }
+
+    pub fn run(&self, options: Options) -> Outcome {
+        let start = Instant::now();
+        let model = Quorum::new(self.rules, self.bounds);
+        let found = match (self.search, self.expect) {
+            (Search::All, _) => breadth_first(model),
+            (Search::Walks(most), Expect::Caught) => walk::walk(&model, most, options.seed),
+            (Search::Walks(most), Expect::Holds(_)) => walk::walk(&model, options.walks.unwrap_or(most), options.seed),
+        };
+        let seconds = start.elapsed().as_secs_f32();
+        let (verdict, passed) = self.verdict(&found);
+        let line = format!("{:18} {}  {seconds:>5.1} s  {verdict}", self.name, found.size);
+        let steps = found.broken.iter().flat_map(Broken::lines).collect();
+        Outcome { line, steps, passed }
+    }
+
+    fn verdict(&self, found: &Found) -> (String, bool) {
+        match (&found.broken, self.expect) {
+            (Some(broken), Expect::Caught) => (format!("caught by {broken}"), true),
+            (Some(broken), Expect::Holds(_)) => (format!("BROKEN: {broken}"), false),
+            (None, Expect::Caught) => ("NOT CAUGHT".to_owned(), false),
+            (None, Expect::Holds(required)) => {
+                let missing: Vec<_> = required.iter().filter(|event| !found.reached.contains(**event)).collect();
+                match missing.is_empty() {
+                    true => ("holds".to_owned(), true),
+                    false => (format!("holds, but NEVER REACHED: {missing:?}"), false),
+                }
+            }
+        }
+    }
+}
+
+/// On one thread: then the numbers and the counterexample are the same each time.
+fn breadth_first(model: Quorum) -> Found {
+    let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let broken = checker.discoveries().into_iter().min_by_key(|(name, _)| *name);
     Found {
         size: format!("{:>9} states  depth {:>2}", checker.unique_state_count(), checker.max_depth()),
-        reached: checker.model().reached(),
+        reached: checker.model().reached.all(),
         broken: broken.map(|(property, path)| Broken { property, path: path.into_vec() }),
     }
 }

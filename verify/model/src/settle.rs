@@ -1,137 +1,129 @@
-//! What becomes of the waiters of a state when nothing goes wrong any more.
+//! Follows a state to its end without any more faults. Dead nodes stay dead.
 //!
-//! A property on single states cannot express "at last". So the states in which no message is in flight are followed
-//! for some rounds in which messages arrive at once, clients poll, and holders release. Three more clients compete for
-//! the lock all the time: it is never free when a poll arrives, and the list is never empty, either of which would
-//! reveal that a place is lost. Each waiter must come to hold the lock.
+//! Messages arrive at once, holders renew and then unlock, and waiters poll. Each client that wants the lock must get a
+//! guard. Waiters renew the nodes that they hold, so that a circle of waits would never end. After that no node may be held.
 
-use crate::client::Client;
-use crate::ghost::{Event, EventSet};
-use crate::network::OwnerId;
-use crate::owner::{Owner, Stage};
-use crate::protocol::{Action, Protocol, State};
+use crate::client::{Client, Slot, Stage};
+use crate::events::{Event, EventSet};
+use crate::network::{ClientId, NodeId};
+use crate::node::Node;
+use crate::protocol::{Action, Quorum, State};
 
-/// An old lease may have to end, a place may be found missing by the second poll, and then all the others are
-/// served first.
-const ROUNDS: u8 = 14;
-const COMPETITORS: u8 = 3;
+pub const NAME: &str = "P9 all are served";
 
-/// P9: from here on, without faults, each waiter comes to hold the lock.
-pub fn no_waiter_is_stuck(protocol: &Protocol, state: &State) -> bool {
-    if !protocol.bounds.settles || state.network.len() > 0 {
+/// Rounds after all freezes and leases have expired.
+const ROUNDS: u8 = 10;
+
+pub fn no_waiter_is_stuck(quorum: &Quorum, state: &State) -> bool {
+    !quorum.bounds.settles || !state.network.is_empty() || all_are_served(quorum, state)
+}
+
+/// P9, Q1, Q6
+pub fn all_are_served(quorum: &Quorum, state: &State) -> bool {
+    let alive = state.nodes.iter().filter(|node| node.alive).count();
+    if alive < quorum.bounds.majority() {
         return true;
     }
-    let is_waiting = |state: &State, id: OwnerId| {
-        let stage = &state.owners[usize::from(id)].stage;
-        matches!(stage, Stage::Waiting { .. } | Stage::Acquiring { .. })
-    };
-    let mut stuck: Vec<OwnerId> = (0..protocol.bounds.owners).filter(|id| is_waiting(state, *id)).collect();
-    if stuck.is_empty() {
-        return true;
-    }
-    let mut follow = Follow { protocol, state: state.clone(), events: EventSet::default() };
-    follow.begin();
-    for _ in 0..ROUNDS {
-        follow.round();
-        // Overtaken on the way.
-        if follow.state.ghost.violation.is_some() {
-            return false;
+    let mut follow = Follow { quorum, state: state.clone(), events: EventSet::default() };
+    follow.state.cut.clear();
+    follow.state.clients.iter_mut().for_each(Client::allow_all);
+    follow.deliver();
+    let mut stuck: Vec<_> = follow.clients().filter(|id| follow.wants(*id)).collect();
+    let bounds = &quorum.bounds;
+    let rounds = ROUNDS + (bounds.lease + 2) * bounds.clients + bounds.lease + bounds.clocks_apart;
+    for _ in 0..rounds {
+        if stuck.is_empty() && follow.is_over() {
+            break;
         }
-        stuck.retain(|id| is_waiting(&follow.state, *id));
-        if stuck.is_empty() {
-            follow.events.add(Event::Settled);
-            protocol.note(follow.events);
-            return true;
-        }
+        follow.round(&mut stuck);
     }
-    false
+    follow.events.add(Event::Settled);
+    quorum.reached.note(follow.events);
+    stuck.is_empty() && follow.is_over()
 }
 
 struct Follow<'a> {
-    protocol: &'a Protocol,
+    quorum: &'a Quorum,
     state: State,
     events: EventSet,
 }
 
 impl Follow<'_> {
-    fn begin(&mut self) {
-        // A subscription that works again without the client's notice: a reconnect would raise doubt.
-        self.state.clients.iter_mut().for_each(|client| client.deaf = false);
-        let competitors = (0..COMPETITORS).map(|_| Owner::new(&self.protocol.bounds));
-        self.state.owners.extend(competitors);
-        let theirs = (0..COMPETITORS).map(|_| Client::new(&self.protocol.bounds));
-        self.state.clients.extend(theirs);
-        self.state.owners.iter_mut().for_each(Owner::allow_all);
+    fn clients(&self) -> std::ops::Range<ClientId> {
+        0..self.quorum.bounds.clients
     }
 
-    fn owners(&self) -> std::ops::Range<OwnerId> {
-        0..self.protocol.bounds.owners + COMPETITORS
+    fn stage(&self, id: ClientId) -> Stage {
+        self.state.clients[usize::from(id)].stage
     }
 
-    fn owner(&self, id: OwnerId) -> &Owner {
-        &self.state.owners[usize::from(id)]
+    fn wants(&self, id: ClientId) -> bool {
+        matches!(self.stage(id), Stage::Taking | Stage::Raising { .. } | Stage::Failed)
     }
 
-    fn round(&mut self) {
-        for id in self.owners().skip(usize::from(self.protocol.bounds.owners)) {
-            if self.owner(id).stage == Stage::Idle {
-                self.step(Action::Start(id));
+    /// All clients are done, and no living node is held.
+    fn is_over(&self) -> bool {
+        let is_free = |node: &Node| node.data.hold.is_none() && node.data.queue.is_empty();
+        self.clients().all(|id| self.stage(id) == Stage::Idle)
+            && self.state.nodes.iter().all(|node| !node.alive || is_free(node))
+    }
+
+    fn round(&mut self, stuck: &mut Vec<ClientId>) {
+        for id in self.clients() {
+            for node in 0..self.quorum.bounds.nodes {
+                self.hear(id, node);
+            }
+            // Before the renewal, which may show that a node has lost its data.
+            if matches!(self.stage(id), Stage::Holding { .. }) {
+                stuck.retain(|other| *other != id);
+            }
+            self.renew(id);
+            match self.stage(id) {
+                Stage::Failed => self.step(Action::Start(id)),
+                Stage::Holding { .. } => {
+                    stuck.retain(|other| *other != id);
+                    self.step(Action::Unlock(id));
+                }
+                _ => {}
             }
         }
-        for id in self.owners() {
-            if matches!(self.owner(id).stage, Stage::Acquiring { .. }) {
-                self.step(Action::Retry(id));
-            }
+        self.quorum.tick(&mut self.state, &mut self.events);
+        self.deliver();
+    }
+
+    /// Gives up a request that will have no answer, polls, and sends leaves again.
+    fn hear(&mut self, id: ClientId, node: NodeId) {
+        if self.state.may_give_up_node(id, node, false) {
+            self.step(Action::GiveUpNode(id, node));
         }
-        for client in 0..self.protocol.bounds.clients + COMPETITORS {
-            if self.protocol.may_poll(&self.state, client) {
-                self.protocol.poll(&mut self.state, client, &mut self.events);
-                self.deliver();
-            }
+        if matches!(self.state.clients[usize::from(id)].slot(node), Slot::Queued { .. }) {
+            self.step(Action::Poll(id, node));
         }
-        let holding: Vec<_> = self.owners().filter(|id| matches!(self.owner(*id).stage, Stage::Holding(_))).collect();
-        for id in holding {
-            self.let_go(id);
-        }
-        self.state.now += 1;
-        self.state.server.expire(self.state.now, &self.protocol.bounds, &mut self.events);
-        for id in self.owners() {
-            for _ in 0..self.owner(id).leaving.len() {
-                self.step(Action::RetryLeave(id));
-            }
+        if self.state.may_send_leave_again(id, node) {
+            self.step(Action::LeaveAgain(id, node));
         }
     }
 
-    fn let_go(&mut self, id: OwnerId) {
-        for _ in 0..8 {
-            let Stage::Holding(hold) = &self.owner(id).stage else { return };
-            let action = match hold {
-                hold if hold.guards > 0 && hold.deadline <= self.state.now => Action::NoticeLoss(id),
-                hold if hold.guards > 0 => Action::Unlock(id),
-                _ => Action::Retry(id),
-            };
-            self.step(action);
+    fn renew(&mut self, id: ClientId) {
+        if self.quorum.has_lost(&self.state, id) {
+            self.step(Action::Lose(id));
+        } else if matches!(self.stage(id), Stage::Taking | Stage::Raising { .. } | Stage::Holding { .. }) {
+            self.step(Action::Renew(id));
         }
     }
 
     fn step(&mut self, action: Action) {
-        let (protocol, state, events) = (self.protocol, &mut self.state, &mut self.events);
-        match action {
-            Action::Start(id) => protocol.act(state, id, events, Owner::start),
-            Action::Retry(id) => protocol.act(state, id, events, Owner::retry),
-            Action::RetryLeave(id) => protocol.act(state, id, events, Owner::retry_leave),
-            Action::Unlock(id) => protocol.act(state, id, events, Owner::unlock),
-            Action::NoticeLoss(id) => protocol.act(state, id, events, Owner::lose),
-            _ => unreachable!("not a step of a round"),
-        }
+        self.quorum.apply(&mut self.state, action, &mut self.events);
         self.deliver();
     }
 
-    /// All messages arrive.
+    /// Delivers all messages, but none to a dead node.
     fn deliver(&mut self) {
         while let Some(message) = self.state.network.first() {
-            self.protocol.deliver_or_drop(&mut self.state, message, &mut self.events);
+            self.state.network.remove(&message);
+            if self.state.reaches(message.client, message.node) || !message.body.is_request() {
+                self.quorum.deliver(&mut self.state, message, &mut self.events);
+            }
         }
-        self.protocol.forget_names(&mut self.state);
     }
 }

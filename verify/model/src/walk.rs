@@ -1,82 +1,63 @@
-//! Random walks through a model, for bounds that are too large to search. The seed decides each walk.
+//! Random walks, for bounds that are too large to search. The seed and its number decide a walk.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
-use stateright::{Expectation, Property};
+use stateright::{Model, Property};
 
-use crate::checked::{Broken, Checked, Found};
+use crate::found::{Broken, Found};
+use crate::protocol::{Action, Quorum, State};
+use crate::settle;
 
 /// A walk ends here at the latest.
 const STEPS: usize = 600;
 
-#[derive(Debug, Clone, Copy)]
-pub struct Walks {
-    pub walks: u32,
-    pub seed: u64,
-    pub threads: usize,
+/// How often each kind of action is taken, on average.
+const KINDS: [f32; 7] = [1.0, 8.0, 0.5, 0.15, 0.3, 0.7, 3.0];
+
+fn kind(action: &Action) -> usize {
+    match action {
+        Action::Tick => 0,
+        Action::Deliver(_) => 1,
+        Action::LoseMessage(_) | Action::DeliverCopy(_) => 2,
+        Action::Cut(..) | Action::Die(_) | Action::Restart(..) | Action::Save(_) | Action::ForceUnlock(_) => 3,
+        Action::GiveUpNode(..) | Action::Cancel(_) => 4,
+        Action::Unlock(_) => 5,
+        _ => 6,
+    }
 }
 
-/// Walks until a property is broken. Returns the first walk that breaks one, for any number of threads.
-pub fn walk<M: Checked>(model: M, walks: Walks) -> Found<M> {
-    let (model, starts) = (&model, &model.init_states());
-    let first_broken = &AtomicU32::new(walks.walks);
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let thread = |thread: usize| {
-            let numbers = (0..walks.walks).skip(thread).step_by(walks.threads);
-            let walk = Walk { model, starts, properties: model.properties() };
-            scope.spawn(move || walk.all(numbers, walks.seed, first_broken))
-        };
-        let running: Vec<_> = (0..walks.threads).map(thread).collect();
-        running.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
-    let steps: u64 = results.iter().map(|(steps, _)| steps).sum();
-    let broken = results.into_iter().filter_map(|(_, broken)| broken).min_by_key(|(number, _)| *number);
-    let done = broken.as_ref().map_or(walks.walks, |(number, _)| number + 1);
+/// Walks until a property is broken.
+pub fn walk(model: &Quorum, walks: u32, seed: u64) -> Found {
+    let walk = Walk { model, starts: model.init_states(), properties: model.properties() };
+    let (mut steps, mut done, mut broken) = (0, 0, None);
+    while done < walks && broken.is_none() {
+        // Neighbouring seeds would begin alike.
+        let seed = Rng::with_seed(seed << 32 | u64::from(done)).u64(..);
+        let (start, actions, property) = walk.one(&mut Rng::with_seed(seed));
+        (steps, done) = (steps + actions.len(), done + 1);
+        broken = property.map(|property| Broken { property, path: walk.path(start, actions) });
+    }
+    let guards = model.guards.load(Ordering::Relaxed);
     Found {
-        size: format!("{done:>9} walks  {steps:>9} steps  {:>8} guards", model.guards()),
-        reached: model.reached(),
-        broken: broken.map(|(_, broken)| broken),
+        size: format!("{done:>9} walks  {steps:>9} steps  {guards:>8} guards"),
+        reached: model.reached.all(),
+        broken,
     }
 }
 
-struct Walk<'a, M: Checked> {
-    model: &'a M,
-    starts: &'a [M::State],
-    properties: Vec<Property<M>>,
+struct Walk<'a> {
+    model: &'a Quorum,
+    starts: Vec<State>,
+    properties: Vec<Property<Quorum>>,
 }
 
-impl<M: Checked> Walk<'_, M> {
-    /// The steps of all these walks, and the first walk that broke a property.
-    fn all(
-        &self,
-        numbers: impl Iterator<Item = u32>,
-        seed: u64,
-        first_broken: &AtomicU32,
-    ) -> (u64, Option<(u32, Broken<M>)>) {
-        let mut steps = 0;
-        for number in numbers {
-            if number > first_broken.load(Ordering::Relaxed) {
-                break;
-            }
-            // Neighbouring seeds would begin alike.
-            let seed = Rng::with_seed(seed << 32 | u64::from(number)).u64(..);
-            let (start, actions, property) = self.one(&mut Rng::with_seed(seed));
-            steps += actions.len() as u64;
-            if let Some(property) = property {
-                first_broken.fetch_min(number, Ordering::Relaxed);
-                let path = self.path(start, actions);
-                return (steps, Some((number, Broken { property, path })));
-            }
-        }
-        (steps, None)
-    }
-
+impl Walk<'_> {
     /// The first state of a walk, its actions, and the property that it breaks.
-    fn one(&self, rng: &mut Rng) -> (&M::State, Vec<M::Action>, Option<&'static str>) {
+    fn one(&self, rng: &mut Rng) -> (&State, Vec<Action>, Option<&'static str>) {
         let start = &self.starts[rng.usize(..self.starts.len())];
         // Each walk has its own mixture: in some nearly all messages are lost, in some the clock hardly moves.
-        let weights: Vec<_> = M::KINDS.iter().map(|weight| weight * (0.02 + rng.f32().powi(2))).collect();
+        let weights = KINDS.map(|weight| weight * (0.02 + rng.f32().powi(2)));
         let (mut state, mut actions, mut possible) = (start.clone(), Vec::new(), Vec::new());
         while actions.len() < STEPS {
             possible.clear();
@@ -88,22 +69,23 @@ impl<M: Checked> Walk<'_, M> {
                 return (start, actions, Some(property));
             }
         }
-        (start, actions, self.model.broken_at_the_end(&state))
+        let is_stuck = !settle::all_are_served(self.model, &state);
+        (start, actions, is_stuck.then_some(settle::NAME))
     }
 
     /// One of the actions that are possible within bounds.
     fn step(
         &self,
-        state: &M::State,
-        possible: &mut Vec<M::Action>,
+        state: &State,
+        possible: &mut Vec<Action>,
         weights: &[f32],
         rng: &mut Rng,
-    ) -> Option<(M::Action, M::State)> {
+    ) -> Option<(Action, State)> {
         while !possible.is_empty() {
-            let of_kind = |kind: usize| possible.iter().filter(|action| M::kind(action) == kind).count();
+            let of_kind = |this: usize| possible.iter().filter(|action| kind(action) == this).count();
             // However many actions of a kind there are.
             let weights: Vec<_> = (0..).zip(weights).map(|(kind, weight)| weight / of_kind(kind) as f32).collect();
-            let index = choose(possible, |action| weights[M::kind(action)], rng);
+            let index = choose(possible, |action| weights[kind(action)], rng);
             let action = possible.swap_remove(index);
             if let Some(next) = self.model.next_state(state, action) {
                 return Some((action, next));
@@ -112,14 +94,12 @@ impl<M: Checked> Walk<'_, M> {
         None
     }
 
-    fn broken(&self, state: &M::State) -> Option<&'static str> {
-        let breaks = |property: &&Property<M>| {
-            property.expectation == Expectation::Always && !(property.condition)(self.model, state)
-        };
-        self.properties.iter().find(breaks).map(|property| property.name)
+    fn broken(&self, state: &State) -> Option<&'static str> {
+        // All of them are of the kind "always".
+        self.properties.iter().find(|property| !(property.condition)(self.model, state)).map(|property| property.name)
     }
 
-    fn path(&self, start: &M::State, actions: Vec<M::Action>) -> Vec<(M::State, Option<M::Action>)> {
+    fn path(&self, start: &State, actions: Vec<Action>) -> Vec<(State, Option<Action>)> {
         let (mut state, mut path) = (start.clone(), Vec::new());
         for action in actions {
             let Some(next) = self.model.next_state(&state, action) else { break };
@@ -131,11 +111,11 @@ impl<M: Checked> Walk<'_, M> {
 }
 
 /// The index of one of them, each as likely as its weight says.
-fn choose<T>(items: &[T], weight: impl Fn(&T) -> f32, rng: &mut Rng) -> usize {
-    let mut at = rng.f32() * items.iter().map(&weight).sum::<f32>();
-    let passes = |item: &T| {
-        at -= weight(item);
+fn choose(actions: &[Action], weight: impl Fn(&Action) -> f32, rng: &mut Rng) -> usize {
+    let mut at = rng.f32() * actions.iter().map(&weight).sum::<f32>();
+    let passes = |action: &Action| {
+        at -= weight(action);
         at < 0.0
     };
-    items.iter().position(passes).unwrap_or(items.len() - 1)
+    actions.iter().position(passes).unwrap_or(actions.len() - 1)
 }

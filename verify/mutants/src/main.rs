@@ -6,10 +6,13 @@
 //! - `--check`: only checks that each edit applies exactly once, and that each mutant has a run in the corpus
 //! - `--search`: seeds from 1 on in place of the corpus, for mutants that are new
 //! - `--choose`, as `scripts/corpus`: writes the corpus anew. A mutant whose run finds it keeps that run, but not with `--all`
+//! - `--listed FILE`, as `scripts/mutate_proto`: the mutants of cargo-mutants (`proto.rs`)
 
 mod catalogue;
 mod choose;
 mod corpus;
+mod listed;
+mod proto;
 mod schemata;
 /// Which seeds are runs of what, as the simulator has it.
 #[allow(dead_code, reason = "the simulator uses the rest of it")]
@@ -49,6 +52,9 @@ fn main() -> ExitCode {
 }
 
 fn run(words: Vec<String>) -> Outcome<bool> {
+    if let Some(("--listed", words)) = words.split_first().map(|(first, words)| (first.as_str(), words)) {
+        return proto::run(Path::new(ROOT), words);
+    }
     let (options, names): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| OPTIONS.contains(&word.as_str()));
     let has = |option: &str| options.iter().any(|given| given == option);
     let mutants = Mutant::all(MUTANTS).map_err(|malformed| malformed.to_string())?;

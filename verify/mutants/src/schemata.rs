@@ -81,20 +81,27 @@ pub fn all_in_one(sources: &Sources, mutants: &[Mutant]) -> Result<Changed, Stri
 /// The text with a choice in place of each body that one of the variants changes.
 fn with_choices(original: &str, variants: &[(&str, String)]) -> String {
     let bodies_of: Vec<_> = variants.iter().map(|(_, text)| bodies(text)).collect();
+    let arms_of = |(index, place): (usize, Range<usize>)| {
+        let arms =
+            variants.iter().zip(&bodies_of).map(|((name, variant), bodies)| (name, &variant[bodies[index].clone()]));
+        let arms = arms.filter(|(_, body)| **body != original[place.clone()]);
+        let arms = arms.map(|(name, body)| format!("{name:?} => {body}\n")).collect();
+        (place, arms)
+    };
+    let arms = bodies(original).into_iter().enumerate().map(arms_of).collect();
+    with_arms(original, "active", arms)
+}
+
+/// The text with a choice in place of each of these bodies that has arms, one a line.
+pub fn with_arms(original: &str, chooser: &str, mut arms: Vec<(Range<usize>, String)>) -> String {
     let mut text = original.to_owned();
+    arms.retain(|(_, arms)| !arms.is_empty());
     // From the last body to the first one, so that the places of the others stay.
-    for (index, place) in bodies(original).into_iter().enumerate().rev() {
+    arms.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
+    for (place, arms) in arms {
         let unmodified = &original[place.clone()];
-        let mut arms = String::new();
-        for ((name, variant), bodies) in variants.iter().zip(&bodies_of) {
-            let body = &variant[bodies[index].clone()];
-            if body != unmodified {
-                let _ = writeln!(arms, "{name:?} => {body}");
-            }
-        }
-        if !arms.is_empty() {
-            text.replace_range(place, &format!("{{ match crate::mutant::active() {{\n{arms}_ => {unmodified}\n}} }}"));
-        }
+        let choice = format!("{{ match crate::mutant::{chooser}() {{\n{arms}_ => {unmodified}\n}} }}");
+        text.replace_range(place, &choice);
     }
     text
 }
@@ -112,7 +119,7 @@ fn around_bodies(text: &str) -> Vec<&str> {
 
 /// Where the bodies are that can choose, with their braces: those of functions, and the outermost blocks `async { … }` of a
 /// function that cannot. A function inside of another one belongs to the body of that one.
-fn bodies(text: &str) -> Vec<Range<usize>> {
+pub fn bodies(text: &str) -> Vec<Range<usize>> {
     let tokens = tokens(text, Language::Rust);
     let (mut bodies, mut at) = (Vec::new(), 0);
     while at < tokens.len() {

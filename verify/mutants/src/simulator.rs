@@ -186,7 +186,7 @@ fn faults(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Makes the copy, and keeps what is there already.
-fn copy(root: &Path, tree: &Path, changed: &Changed) -> io::Result<()> {
+pub fn copy(root: &Path, tree: &Path, changed: &Changed) -> io::Result<()> {
     let mut wanted = Vec::new();
     for entry in fs::read_dir(root)? {
         let path = entry?.path();

@@ -18,7 +18,7 @@ const SHOWN: usize = 3;
 pub type Changed = BTreeMap<PathBuf, String>;
 
 /// Texts by path, relative to the repository.
-pub struct Sources(BTreeMap<PathBuf, String>);
+pub struct Sources(pub BTreeMap<PathBuf, String>);
 
 impl Sources {
     /// All that an edit may touch: src/**/*.rs and lua/**/*.lua, or proto/src/**/*.rs for a mutant of the machine.

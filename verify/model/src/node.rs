@@ -1,17 +1,17 @@
-//! A node: one lock with a lease, a queue and a token, which survive a restart or not.
+//! A node: one lock with a lease, a queue and a token, which may or may not survive a restart.
 
-use super::bounds::{Bounds, Loss};
-use super::events::{Event, EventSet};
-use super::network::{Body, ClientId, Message, Seq, Time, Token};
-use super::rules::Rules;
+use crate::bounds::{Bounds, Loss};
+use crate::events::{Event, EventSet};
+use crate::network::{Body, ClientId, Message, Seq, Time, Token};
+use crate::rules::{Rule, Rules};
 
-/// Tokens in one tick of the clock. More are not given out in one.
+/// The most tokens that a node gives in one tick of the clock.
 pub const TOKENS: Token = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Node {
     pub data: Data,
-    /// What a restart brings back that loses the last writes.
+    /// The data after a restart that loses the last writes.
     pub saved: Data,
     /// How far its clock is ahead of the slowest one.
     pub ahead: Time,
@@ -23,9 +23,9 @@ pub struct Node {
 pub struct Data {
     pub hold: Option<Hold>,
     pub queue: Vec<(ClientId, Seq)>,
-    /// The greatest token given out, or raised to.
+    /// The greatest token that it has given or was raised to.
     pub stored: Token,
-    /// Up to which seq each client has left. Stands for the tombstones (R3).
+    /// For each client, the seq up to which it has left. Stands for the tombstones (R3).
     pub left: Vec<Seq>,
 }
 
@@ -39,7 +39,7 @@ pub struct Hold {
 }
 
 pub struct Context<'a> {
-    pub rules: &'a Rules,
+    pub rules: Rules,
     pub bounds: &'a Bounds,
     pub now: Time,
     pub events: &'a mut EventSet,
@@ -47,9 +47,9 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     fn freeze(&self) -> Time {
-        let lease = if self.rules.q8_longest_lease { self.bounds.lease } else { 0 };
-        let clocks = if self.rules.q8_clocks { self.bounds.clocks_apart } else { 0 };
-        if self.rules.q8_freeze { lease + clocks } else { 0 }
+        let lease = if self.rules.has(Rule::Q8LongestLease) { self.bounds.lease } else { 0 };
+        let clocks = if self.rules.has(Rule::Q8Clocks) { self.bounds.clocks_apart } else { 0 };
+        if self.rules.has(Rule::Q8Freeze) { lease + clocks } else { 0 }
     }
 }
 
@@ -63,7 +63,7 @@ impl Node {
         now < self.frozen_until
     }
 
-    /// Whether an acquire is neither too late (R2) nor left already (R3).
+    /// Whether it serves an acquire: one that is not too late (R2) and was not left already (R3).
     pub fn serves(&self, client: ClientId, seq: Seq, sent: Time, now: Time, bounds: &Bounds) -> bool {
         now <= sent + bounds.operation_timeout && seq > self.data.left[usize::from(client)]
     }
@@ -116,12 +116,12 @@ impl Node {
         Some(Body::Queued)
     }
 
-    /// Sets the stored token, while the caller holds the lock (Q3).
+    /// Sets the stored token, but only while the caller holds the lock (Q3).
     fn raise(&mut self, client: ClientId, seq: Seq, to: Token, cx: &mut Context<'_>) -> Body {
         let hold = self.held_by(client, seq);
         if let Some(hold) = hold {
             hold.raised = true;
-        } else if cx.rules.q3_while_held {
+        } else if cx.rules.has(Rule::Q3WhileHeld) {
             cx.events.add(Event::RaiseRefused);
             return Body::NotHeld;
         }
@@ -168,7 +168,7 @@ impl Node {
 
     fn grant(&mut self, client: ClientId, seq: Seq, proposed: Token, cx: &mut Context<'_>) {
         let clock = if cx.bounds.clock_runs { cx.now } else { 0 } + self.ahead;
-        let clock = if cx.rules.q9_clock_in_tokens { Token::from(clock) * TOKENS } else { 0 };
+        let clock = if cx.rules.has(Rule::Q9ClockInTokens) { Token::from(clock) * TOKENS } else { 0 };
         let takes = self.takes(proposed, clock, cx);
         if takes {
             cx.events.add(Event::ProposalTaken);
@@ -181,15 +181,15 @@ impl Node {
 
     /// Q3: whether it gives the proposed token.
     fn takes(&self, proposed: Token, clock: Token, cx: &mut Context<'_>) -> bool {
-        let is_above = proposed > self.data.stored || !cx.rules.q3_proposed_above;
+        let is_above = proposed > self.data.stored || !cx.rules.has(Rule::Q3ProposedAbove);
         let is_far = proposed > clock + Token::from(cx.bounds.lease) * TOKENS;
         if proposed > 0 && is_far {
             cx.events.add(Event::ProposedTooFar);
         }
-        proposed > 0 && is_above && !(is_far && cx.rules.q8_proposed_near)
+        proposed > 0 && is_above && !(is_far && cx.rules.has(Rule::Q8ProposedNear))
     }
 
-    /// The clock moved on.
+    /// The clock has ticked.
     pub fn expire(&mut self, cx: &mut Context<'_>) {
         if self.frozen_until > 0 && !self.is_frozen(cx.now) {
             self.frozen_until = 0;
@@ -205,7 +205,7 @@ impl Node {
         }
     }
 
-    /// Q8: it freezes, also where all is there: it cannot know.
+    /// Q8: it freezes even if it has lost nothing, which it cannot know.
     pub fn restart(&mut self, loss: Loss, ahead: Time, cx: &mut Context<'_>) {
         match loss {
             Loss::Nothing => {}
