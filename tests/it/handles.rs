@@ -241,8 +241,7 @@ async fn another_prefix_is_named_and_another_server_is_lost() {
         let other = elsewhere.open(LockClient::builder()).await;
         let third = store.open(LockClient::builder().prefix("third")).await;
         let handle = detached(&one).await;
-        let outcomes =
-            [third.attach(&handle).await.map(drop).err(), third.release(&handle).await.map_err(Into::into).err()];
+        let outcomes = [third.attach(&handle).await.map(drop).err(), third.release(&handle).await.err()];
         for outcome in outcomes {
             let Some(HandleError::OtherPrefix { prefix, .. }) = outcome else { panic!("{outcome:?}") };
             assert_eq!(prefix, "fairlock");
