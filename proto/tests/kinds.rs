@@ -455,3 +455,34 @@ fn a_question_that_changes_nothing_is_asked_at_a_closed_gate_and_does_not_open_i
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Inspected { .. })))));
     assert!(rig.sent.is_empty() && rig.notes.len() == notes, "the gate is closed as before");
 }
+
+/// A task has two of three permits: another one can come, and two more cannot before it gives some back.
+#[test]
+fn a_task_that_waits_for_permits_beside_its_own_is_warned_of_only_if_they_cannot_come() {
+    let is_warned = |weight| {
+        let mut rig = Rig::new(settings());
+        let want = share(&mut rig, Kind::Semaphore, Share { weight: 2, limit: 3 });
+        rig.hold_as(want, 7);
+        rig.now = rig.now + Duration::from_millis(1);
+        let want = share(&mut rig, Kind::Semaphore, Share { weight, limit: 3 });
+        rig.call(want);
+        let (id, _) = rig.last();
+        rig.answer(id, rig::queued(7));
+        for _ in 0..40 {
+            rig.pass(SECOND);
+            for (id, _, request) in std::mem::take(&mut rig.sent) {
+                let Request::Poll(_) = request else {
+                    rig.answer(id, renewed(LEASE));
+                    continue;
+                };
+                let (more, known, places, first, holder) = (false, true, 1, true, None);
+                let (granted, room_in, frozen_for, floor, missing) = (Vec::new(), Some(LEASE), None, 7, Vec::new());
+                let polled =
+                    Polled { more, known, places, first, holder, granted, room_in, frozen_for, floor, missing };
+                rig.answer(id, Answer::Polled(Box::new(polled)));
+            }
+        }
+        rig.notes.iter().any(|note| matches!(note, fairlock_proto::effect::Note::WaitsForItself(_)))
+    };
+    assert!(!is_warned(1) && is_warned(2));
+}
