@@ -268,6 +268,16 @@ mod tests {
         assert_eq!(KINDS.map(|kind| refusal(kind).ran_in_part()), [false, false, false, true, true]);
     }
 
+    #[test]
+    fn what_a_person_has_to_mend_and_what_nobody_can_send_is_final() {
+        assert_eq!(
+            KINDS.map(|kind| RequestError::Refused(refusal(kind)).is_final()),
+            [false, false, true, false, true]
+        );
+        assert!(RequestError::RuntimeGone.is_final());
+        assert!(!RequestError::Unanswered(Fault::Closed.into()).is_final());
+    }
+
     /// An error of the last request alone would say that nothing was served.
     #[test]
     fn an_earlier_copy_that_may_have_run_leaves_the_outcome_unknown() {

@@ -277,4 +277,14 @@ mod tests {
         node.stop_waiting(place);
         assert!(!node.has_line(Lane::Acquire));
     }
+
+    #[test]
+    fn a_server_is_frozen_until_its_clock_says_otherwise() {
+        let mut node = Node::new(NodeId(0), Duration::ZERO);
+        node.clock.learn(Instant::default(), 100_000);
+        assert_eq!(node.frozen_for(Instant::default()), None);
+        node.frozen_until = ServerTime(105);
+        assert_eq!(node.frozen_for(Instant::default()), Some(Duration::from_millis(5)));
+        assert_eq!(node.frozen_for(Instant::from_micros(5000)), None);
+    }
 }

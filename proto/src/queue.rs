@@ -540,4 +540,29 @@ mod tests {
         assert!(!verifies_all_after(polled(20), NOW + 4 * SECOND));
         assert!(verifies_all_after(polled(20), NOW + 5 * SECOND));
     }
+
+    #[test]
+    fn a_poll_without_an_answer_is_repeated_after_a_pause() {
+        let mut queue = queue(1);
+        round(&mut queue, Scope::Full);
+        queue.take(RequestNumber(0));
+        queue.unanswered(None, NOW + SECOND);
+        assert_eq!((queue.due(), queue.places), (Some(NOW + SECOND + POLL_RETRY), Places::Unsure));
+    }
+
+    /// P7: the client that is first in line asks first.
+    #[test]
+    fn the_next_poll_comes_as_the_lease_of_the_holder_ends() {
+        let due = |first| {
+            let mut queue = queue(1);
+            round(&mut queue, Scope::Full);
+            let carried = queue.take(RequestNumber(0)).expect("it was asked");
+            let mut polled = Polled { first, ..polled(1) };
+            polled.holder.iter_mut().for_each(|holder| holder.lease_left = Some(SECOND / 2));
+            queue.read(&carried, polled, floor(), NOW, &settings());
+            queue.due()
+        };
+        assert_eq!(due(true), Some(NOW + SECOND / 2 + AFTER_LEASE));
+        assert_eq!(due(false), Some(NOW + SECOND / 2 + AFTER_LEASE + HEAD_START));
+    }
 }

@@ -84,3 +84,68 @@ fn judge(hold: &Hold, call: &Call, now: Instant) -> Option<Stuck> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::canonical::Seq;
+    use crate::event::{CallId, Lease, Manner, TaskId};
+    use crate::stages::hold::Holder;
+    use crate::time::ServerTime;
+
+    const BEGUN: Instant = Instant::from_micros(60_000_000);
+    const LEASE: Duration = Duration::from_secs(30);
+    const LATER: Duration = Duration::from_secs(1);
+
+    fn hold(scope: Scope) -> Hold {
+        let (terms, task) = ("5000/label".into(), TaskId(1));
+        Hold {
+            token: 7,
+            attempt: Seq(1),
+            lease: Lease::Renewed(LEASE),
+            deadline: BEGUN + 2 * LEASE,
+            longest: LEASE,
+            copies_until: ServerTime(0),
+            holder: Holder { terms, task, scope, began: BEGUN },
+        }
+    }
+
+    fn call(scope: Scope, task: u64) -> Call {
+        Call {
+            id: CallId(Slab::default().insert(())),
+            scope,
+            manner: Manner::Waits { limit: None },
+            lease: Lease::Renewed(LEASE),
+            weight: 1,
+            terms: "5000/label".into(),
+            task: TaskId(task),
+            began: BEGUN + LATER,
+            attention: Attention::Undisturbed,
+        }
+    }
+
+    fn judged(hold_scope: Scope, call: &Call) -> Option<Stuck> {
+        judge(&hold(hold_scope), call, BEGUN + LATER + LEASE)
+    }
+
+    #[test]
+    fn a_task_is_stuck_that_does_nothing_but_wait_for_its_own_lock() {
+        let own = call(Scope::Call, 1);
+        assert_eq!(judged(Scope::Call, &own), Some(Stuck::Task));
+        assert_eq!(judge(&hold(Scope::Call), &own, BEGUN + LEASE), None, "not for a whole lease");
+        assert_eq!(judged(Scope::Call, &Call { began: BEGUN, ..own.clone() }), None, "two branches of a join");
+        assert_eq!(judged(Scope::Call, &Call { attention: Attention::Disturbed, ..own }), None, "it has other work");
+        assert_eq!(judged(Scope::Call, &call(Scope::Call, 2)), None, "another task");
+    }
+
+    #[test]
+    fn a_scope_may_be_stuck_that_is_waited_for_from_outside() {
+        let outside = call(Scope::Call, 2);
+        assert_eq!(judged(Scope::Owner, &outside), Some(Stuck::Scope));
+        assert_eq!(judge(&hold(Scope::Owner), &outside, BEGUN + LEASE), None, "not for a whole lease");
+        assert_eq!(judged(Scope::Owner, &call(Scope::Call, 1)), None, "the same task");
+        assert_eq!(judged(Scope::Owner, &call(Scope::Owner, 2)), None, "another scope");
+    }
+}

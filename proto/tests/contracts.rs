@@ -895,3 +895,21 @@ fn renewals_keep_the_memory_of_the_token_four_times_in_its_life() {
     // A renewal each 10 s, and 15 s is a quarter of the time.
     assert_eq!(kept[..4], [false, true, false, true]);
 }
+
+/// A quorum counts a server as taken by others while its call asks for a new place there.
+#[test]
+fn a_call_that_lost_its_place_is_behind_others_until_an_answer() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let lock = want.keys.lock.clone();
+    rig.call(want);
+    assert!(!rig.session.stage_at(1, &lock).is_behind_others(), "it is not known yet");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    assert!(rig.session.stage_at(1, &lock).is_behind_others());
+    rig.pass(2 * SECOND);
+    let (id, Request::Poll(_)) = rig.last() else { panic!("no poll") };
+    rig.answer(id, polled_by_others(8, &[0]));
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
+    assert!(rig.session.stage_at(1, &lock).is_behind_others());
+}

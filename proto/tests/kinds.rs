@@ -250,6 +250,23 @@ fn a_detach_that_is_dropped_gives_back_what_the_handle_has() {
 }
 
 #[test]
+fn a_handle_that_was_given_back_leaves_nothing() {
+    let (mut rig, guard, call, give, _) = detaching();
+    rig.step(Event::Gone(call));
+    rig.step(Event::Gone(guard));
+    rig.answer(give, Answer::Gave(Gave::Lost));
+    for (id, _, request) in std::mem::take(&mut rig.sent) {
+        let answer = match request {
+            Request::Leave(_) => Answer::Left(fairlock_proto::requests::leave::Left { more: false }),
+            Request::Release(_) => rig::freed(7),
+            other => panic!("{other:?}"),
+        };
+        rig.answer(id, answer);
+    }
+    assert!(rig.session.is_idle(), "{:?}", rig.session.next_timer());
+}
+
+#[test]
 fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
     let mut rig = Rig::new(settings());
     let guard = rig.hold("x", 7);
@@ -454,4 +471,35 @@ fn a_question_that_changes_nothing_is_asked_at_a_closed_gate_and_does_not_open_i
     rig.answer(id, Answer::Inspected(Box::new(inspected)));
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Inspected { .. })))));
     assert!(rig.sent.is_empty() && rig.notes.len() == notes, "the gate is closed as before");
+}
+
+/// Of three permits: those that it has, and those that it waits for.
+#[test]
+fn a_task_that_waits_for_permits_beside_its_own_is_warned_of_only_if_they_cannot_come() {
+    let is_warned = |has, weight| {
+        let mut rig = Rig::new(settings());
+        let want = share(&mut rig, Kind::Semaphore, Share { weight: has, limit: 3 });
+        rig.hold_as(want, 7);
+        rig.now = rig.now + Duration::from_millis(1);
+        let want = share(&mut rig, Kind::Semaphore, Share { weight, limit: 3 });
+        rig.call(want);
+        let (id, _) = rig.last();
+        rig.answer(id, rig::queued(7));
+        for _ in 0..40 {
+            rig.pass(SECOND);
+            for (id, _, request) in std::mem::take(&mut rig.sent) {
+                let Request::Poll(_) = request else {
+                    rig.answer(id, renewed(LEASE));
+                    continue;
+                };
+                let (more, known, places, first, holder) = (false, true, 1, true, None);
+                let (granted, room_in, frozen_for, floor, missing) = (Vec::new(), Some(LEASE), None, 7, Vec::new());
+                let polled =
+                    Polled { more, known, places, first, holder, granted, room_in, frozen_for, floor, missing };
+                rig.answer(id, Answer::Polled(Box::new(polled)));
+            }
+        }
+        rig.notes.iter().any(|note| matches!(note, fairlock_proto::effect::Note::WaitsForItself(_)))
+    };
+    assert!(!is_warned(2, 1) && is_warned(2, 2) && is_warned(1, 3));
 }
