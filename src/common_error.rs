@@ -1,7 +1,8 @@
 //! One error into which all others convert, and its kinds.
 
 use crate::error::{
-    CloseError, ConnectError, HoldError, LockError, Loss, RequestError, UnlockAllError, UnlockError, WithError,
+    CloseError, ConnectError, ConnectionInfoError, HoldError, LockError, Loss, NameError, OptionsError, RequestError,
+    UnlockAllError, UnlockError, WithError,
 };
 use crate::handle::{DetachError, HandleError, ParseHandleError};
 
@@ -11,21 +12,28 @@ use crate::handle::{DetachError, HandleError, ParseHandleError};
 /// of a section ([`WithError`]), or the guard or the handle of a detach ([`DetachError`](crate::DetachError)). A guard that is dropped
 /// releases its hold.
 ///
-/// ```
+/// ```no_run
+/// use std::time::Duration;
+///
 /// use fairlock::{Error, ErrorKind, LockClient};
 ///
-/// async fn work(client: &LockClient) -> Result<(), Error> {
+/// async fn work() -> Result<(), Error> {
+///     let client = LockClient::connect("redis://127.0.0.1/").await?;
 ///     let guard = client.lock("orders:42").lock().await?;
-///     guard.extend(std::time::Duration::from_secs(60)).await?;
-///     guard.unlock().await?;
-///     Ok(())
+///     guard.extend(Duration::from_secs(60)).await?;
+///     let handle = guard.detach(Duration::from_secs(600)).await?;
+///     client.attach(&handle).await?.unlock().await?;
+///     Ok(client.close().await?)
 /// }
 ///
-/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-/// client.close().await?;
-/// let error = work(&client).await.expect_err("it is closed");
-/// assert_eq!(error.kind(), ErrorKind::Closed);
-/// # Ok(()) }) }
+/// # async fn example() {
+/// match work().await {
+///     Ok(()) => {}
+///     Err(error) if error.is_retryable() => println!("later again: {error}"),
+///     Err(error) if error.kind() == ErrorKind::Misuse => panic!("a bug of ours: {error}"),
+///     Err(error) => println!("it needs somebody: {error}"),
+/// }
+/// # }
 /// ```
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
@@ -139,6 +147,24 @@ impl<G> From<DetachError<G>> for Error {
     }
 }
 
+impl From<OptionsError> for Error {
+    fn from(error: OptionsError) -> Self {
+        ConnectError::from(error).into()
+    }
+}
+
+impl From<ConnectionInfoError> for Error {
+    fn from(error: ConnectionInfoError) -> Self {
+        ConnectError::from(error).into()
+    }
+}
+
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Self {
+        LockError::from(error).into()
+    }
+}
+
 /// Of a downgrade.
 impl From<Loss> for Error {
     fn from(loss: Loss) -> Self {
@@ -221,5 +247,64 @@ fn of_request(error: &RequestError) -> ErrorKind {
         RequestError::Refused(_) => ErrorKind::Refused,
         RequestError::Closed | RequestError::RuntimeGone => ErrorKind::Closed,
         RequestError::Name(_) | RequestError::SeveralServers => ErrorKind::Misuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::error::{Cause, Refusal};
+
+    fn cause() -> Cause {
+        Arc::new(std::io::Error::other("the cable is cut"))
+    }
+
+    #[test]
+    fn each_kind_says_what_a_caller_can_do() {
+        let refusal = Refusal::new("NOPERM", "no permission");
+        let unknown = UnlockError::Unknown { until: Instant::now(), cause: cause() };
+        let cases: [(Error, ErrorKind); 14] = [
+            (LockError::Timeout.into(), ErrorKind::Timeout),
+            (LockError::QueueFull { waiters: 7 }.into(), ErrorKind::QueueFull),
+            (LockError::Unreachable(cause()).into(), ErrorKind::Unreachable),
+            (LockError::Refused(refusal.clone()).into(), ErrorKind::Refused),
+            (LockError::SelfWait.into(), ErrorKind::Misuse),
+            (NameError::Empty.into(), ErrorKind::Misuse),
+            (
+                ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause() }.into(),
+                ErrorKind::Unreachable,
+            ),
+            (ConnectError::Credentials(refusal).into(), ErrorKind::Refused),
+            (ConnectionInfoError::Insecure.into(), ErrorKind::Misuse),
+            (UnlockError::Lost(Loss::Expired).into(), ErrorKind::Lost),
+            (unknown.into(), ErrorKind::Unreachable),
+            (Loss::Forced.into(), ErrorKind::Lost),
+            (HandleError::Lost.into(), ErrorKind::Lost),
+            (RequestError::Closed.into(), ErrorKind::Closed),
+        ];
+        for (error, kind) in cases {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
+
+    /// A second run of it may do harm: it could end the hold of the next owner.
+    #[test]
+    fn what_may_have_run_is_not_retryable() {
+        assert!(Error::from(RequestError::NotSent(cause())).is_retryable());
+        assert!(!Error::from(RequestError::Unanswered(cause())).is_retryable());
+        assert!(!Error::from(UnlockError::Unknown { until: Instant::now(), cause: cause() }).is_retryable());
+        assert!(Error::from(LockError::Unreachable(cause())).is_retryable());
+    }
+
+    /// What a section returned, or a guard, goes; the reason stays.
+    #[test]
+    fn an_error_that_carries_something_keeps_its_reason() {
+        let lost = WithError::Unlock { output: 7, source: UnlockError::Lost(Loss::Expired) };
+        assert!(matches!(Error::from(lost), Error::Unlock(UnlockError::Lost(Loss::Expired))));
+        let refused = DetachError::Refused { guard: (), reason: HoldError::Nested(2) };
+        assert!(matches!(Error::from(refused), Error::Hold(HoldError::Nested(2))));
     }
 }
