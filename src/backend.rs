@@ -125,7 +125,7 @@ impl AnyLock {
     }
 }
 
-/// Acquires a lock. `None`: it is not free, and the call does not wait. No function: a waiter would
+/// Acquires a lock. No function: a waiter would
 /// keep the arguments of one more call for as long as it waits.
 macro_rules! acquire {
     ($lock:expr, $caller:expr, $if_busy:expr) => {

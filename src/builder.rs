@@ -82,7 +82,7 @@ impl LockClient {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(client.lock("orders:42").try_lock().await?.is_none());
+    /// assert!(client.lock("orders:42").try_lock().await?.is_busy());
     /// guard.unlock().await?;
     /// # Ok(()) }
     /// ```

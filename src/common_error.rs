@@ -1,5 +1,6 @@
 //! One error into which all others convert, and its kinds.
 
+use crate::driver::tried::Busy;
 use crate::error::{
     CloseError, ConnectError, ConnectionInfoError, HoldError, LockError, Loss, NameError, OptionsError, RequestError,
     UnlockAllError, UnlockError, WithError,
@@ -43,6 +44,8 @@ pub enum Error {
     Connect(#[from] ConnectError),
     /// Of a call that acquires something.
     Lock(#[from] LockError),
+    /// Of a call that does not wait, as an error: [`Tried::into_result`](crate::Tried::into_result).
+    Busy(#[from] Busy),
     /// Of an unlock, or of the release of a permit.
     Unlock(#[from] UnlockError),
     /// Of the unlock of several names.
@@ -65,8 +68,8 @@ pub enum Error {
 pub enum ErrorKind {
     /// Others held it until the time of the call was over. Nothing is wrong.
     Timeout,
-    /// As many wait as may. Nothing is wrong.
-    QueueFull,
+    /// Others have it, or as many wait as may, and the call did not wait. Nothing is wrong.
+    Busy,
     /// There was no answer in time, so it is not known what the server did. It may pass by itself.
     Unreachable,
     /// The server refused. Somebody has to mend the server, or its ACL.
@@ -85,7 +88,7 @@ impl Error {
     /// ```
     /// use fairlock::{Error, ErrorKind, LockError, Loss, UnlockError};
     ///
-    /// assert_eq!(Error::from(LockError::Timeout).kind(), ErrorKind::Timeout);
+    /// assert_eq!(Error::from(LockError::Closed).kind(), ErrorKind::Closed);
     /// assert_eq!(Error::from(UnlockError::Lost(Loss::Expired)).kind(), ErrorKind::Lost);
     /// ```
     #[must_use]
@@ -93,6 +96,7 @@ impl Error {
         match self {
             Self::Connect(error) => of_connect(error),
             Self::Lock(error) => of_lock(error),
+            Self::Busy(_) => ErrorKind::Busy,
             Self::Unlock(error) => of_unlock(error),
             Self::UnlockAll(error) => of_unlock(&error.first),
             Self::Hold(error) => of_hold(error),
@@ -110,13 +114,13 @@ impl Error {
     /// ```
     /// use fairlock::{Error, LockError};
     ///
-    /// assert!(Error::from(LockError::Timeout).is_retryable());
     /// assert!(!Error::from(LockError::Closed).is_retryable());
     /// ```
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Lock(error) => error.is_retryable(),
+            Self::Busy(_) => true,
             Self::Connect(_) => self.kind() == ErrorKind::Unreachable,
             Self::Handle(HandleError::OwnerBusy | HandleError::Unreachable(_)) => true,
             Self::Request(error)
@@ -193,8 +197,8 @@ fn of_connect(error: &ConnectError) -> ErrorKind {
 
 fn of_lock(error: &LockError) -> ErrorKind {
     match error {
-        LockError::Timeout => ErrorKind::Timeout,
-        LockError::QueueFull { .. } => ErrorKind::QueueFull,
+        LockError::Timeout { .. } => ErrorKind::Timeout,
+        LockError::QueueFull { .. } => ErrorKind::Busy,
         LockError::Unreachable(_) => ErrorKind::Unreachable,
         LockError::Refused(_) => ErrorKind::Refused,
         LockError::Lost => ErrorKind::Lost,
@@ -230,7 +234,7 @@ fn of_hold(error: &HoldError) -> ErrorKind {
 
 fn of_handle(error: &HandleError) -> ErrorKind {
     match error {
-        HandleError::OwnerBusy => ErrorKind::Timeout,
+        HandleError::OwnerBusy => ErrorKind::Busy,
         HandleError::Unreachable(_) => ErrorKind::Unreachable,
         HandleError::Lost => ErrorKind::Lost,
         HandleError::Request(error) => of_request(error),
@@ -266,9 +270,10 @@ mod tests {
     fn each_kind_says_what_a_caller_can_do() {
         let refusal = Refusal::new("NOPERM", "no permission");
         let unknown = UnlockError::Unknown { until: Instant::now(), cause: cause() };
-        let cases: [(Error, ErrorKind); 14] = [
-            (LockError::Timeout.into(), ErrorKind::Timeout),
-            (LockError::QueueFull { waiters: 7 }.into(), ErrorKind::QueueFull),
+        let cases: [(Error, ErrorKind); 15] = [
+            (LockError::Timeout { holder: None }.into(), ErrorKind::Timeout),
+            (LockError::QueueFull { waiters: 7 }.into(), ErrorKind::Busy),
+            (Busy::default().into(), ErrorKind::Busy),
             (LockError::Unreachable(cause()).into(), ErrorKind::Unreachable),
             (LockError::Refused(refusal.clone()).into(), ErrorKind::Refused),
             (LockError::SelfWait.into(), ErrorKind::Misuse),

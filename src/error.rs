@@ -94,7 +94,7 @@ mod tests {
             Box::new(UnlockError::Refused { refusal: refusal.clone(), until: Instant::now() }),
             Box::new(UnlockError::Unknown { until: Instant::now(), cause: cause.clone() }),
             Box::new(UnlockAllError { first: lost.clone(), failed: vec![("orders:42".into(), lost.clone())] }),
-            Box::new(WithError::<()>::Lock(LockError::Timeout)),
+            Box::new(WithError::<()>::Lock(LockError::Timeout { holder: None })),
             Box::new(WithError::Unlock { output: (), source: lost }),
         ];
         for error in errors {

@@ -13,6 +13,7 @@ use crate::backend::{AnyGuard, AnyLock};
 use crate::client::LockClient;
 use crate::driver::detached::DetachOutcome;
 use crate::driver::lock::Caller;
+use crate::driver::tried::Tried;
 use crate::error::HoldError;
 use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
@@ -467,7 +468,8 @@ impl LockClient {
             return Err(RequestError::Closed.into());
         }
         Err(match lock.attach(caller, &handle.hold).await {
-            Ok(guard) => return guard.map(AnyGuard::One).ok_or(HandleError::OwnerBusy),
+            Ok(Tried::Acquired(guard)) => return Ok(AnyGuard::One(guard)),
+            Ok(Tried::Busy(_)) => HandleError::OwnerBusy,
             Err(LockError::Lost | LockError::Name(_)) => HandleError::Lost,
             Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
             // A transient refusal: it was asked again until the time of the call was over.

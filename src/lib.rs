@@ -110,6 +110,7 @@ pub use all::{AllGuard, LockAll};
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
 pub use common_error::{Error, ErrorKind};
+pub use driver::tried::{Busy, HeldBy, Tried};
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;

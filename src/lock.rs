@@ -13,6 +13,7 @@ use futures::future::join_all;
 use crate::backend::{AnyGuard, AnyLock, acquire, each};
 use crate::driver::context::Context;
 use crate::driver::lock::{Caller, DrivenLock, IfBusy, LockLease};
+use crate::driver::tried::Tried;
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
@@ -229,7 +230,7 @@ impl FairLock {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock_timeout(Duration::from_secs(5)).await?;
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// assert!(matches!(second, Err(LockError::Timeout { .. })));
     /// # drop(guard);
     /// # Ok(()) }) }
     /// ```
@@ -248,7 +249,7 @@ impl FairLock {
 
     fn wait(&self, at_most: Option<Duration>) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         // A request that waits is never answered with "busy".
-        self.take(IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+        self.take(IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
     /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else `None`. One round trip. It
@@ -257,8 +258,8 @@ impl FairLock {
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let lock = client.lock("nightly");
-    /// let Some(guard) = lock.try_lock().await? else { return Ok(()) };
-    /// assert!(lock.try_lock().await?.is_none());
+    /// let Tried::Acquired(guard) = lock.try_lock().await? else { return Ok(()) };
+    /// assert!(lock.try_lock().await?.is_busy());
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
@@ -269,12 +270,12 @@ impl FairLock {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_lock(&self) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+    pub fn try_lock(&self) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         self.take(IfBusy::Return(None))
     }
 
     /// The caller is whoever polls the future first, in its scope: it may have been spawned (P4).
-    fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+    fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         let lock = self.clone();
         async move {
             if let IfBusy::Wait(_) = if_busy {
@@ -285,7 +286,7 @@ impl FairLock {
     }
 
     /// A step of a call that a task of the client makes for this caller.
-    pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<LockGuard>, LockError> {
+    pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Tried<LockGuard>, LockError> {
         Ok(acquire!(&self.lock, caller, if_busy).map(LockGuard::new))
     }
 

@@ -11,6 +11,7 @@ use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{Caller, IfBusy, LockLease};
+use crate::driver::tried::Tried;
 use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
@@ -153,7 +154,7 @@ impl FairSemaphore {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 2);
     /// let (one, other) = (gate.acquire().await?, gate.acquire().await?);
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// one.release().await?;
     /// assert!(gate.try_acquire().await?.is_some());
     /// # drop(other);
@@ -179,7 +180,7 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire_many(3).await?;
     /// assert_eq!(permit.weight(), 3);
-    /// assert!(gate.try_acquire_many(3).await?.is_none());
+    /// assert!(gate.try_acquire_many(3).await?.is_busy());
     /// # Ok(()) }) }
     /// ```
     ///
@@ -203,7 +204,7 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 1);
     /// let permit = gate.acquire_timeout(Duration::from_secs(5)).await?;
     /// let second = gate.acquire_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// assert!(matches!(second, Err(LockError::Timeout { .. })));
     /// # drop(permit);
     /// # Ok(()) }) }
     /// ```
@@ -247,8 +248,8 @@ impl FairSemaphore {
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 1);
-    /// let Some(permit) = gate.try_acquire().await? else { return Ok(()) };
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// let Tried::Acquired(permit) = gate.try_acquire().await? else { return Ok(()) };
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// permit.release().await?;
     /// # Ok(()) }) }
     /// ```
@@ -258,7 +259,7 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         self.take(1, IfBusy::Return(None))
     }
 
@@ -267,8 +268,8 @@ impl FairSemaphore {
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 5);
-    /// let most = gate.try_acquire_many(4).await?.expect("there are five");
-    /// assert!(gate.try_acquire_many(2).await?.is_none());
+    /// let most = gate.try_acquire_many(4).await?.into_result().expect("there are five");
+    /// assert!(gate.try_acquire_many(2).await?.is_busy());
     /// # drop(most);
     /// # Ok(()) }) }
     /// ```
@@ -281,7 +282,7 @@ impl FairSemaphore {
     pub fn try_acquire_many(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         self.take(permits, IfBusy::Return(None))
     }
 
@@ -291,14 +292,14 @@ impl FairSemaphore {
         at_most: Option<Duration>,
     ) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
         // A request that waits is never answered with "busy".
-        self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+        self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
     fn take(
         &self,
         permits: u32,
         if_busy: IfBusy,
-    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         let share = Share { weight: permits, limit: self.permits };
         let lock = if permits == 1 { self.lock.clone() } else { self.lock.changed(|lock| lock.with_share(share)) };
         async move {
@@ -321,7 +322,7 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 5);
     /// gate.set_permits(Some(1)).await?;
     /// let permit = gate.acquire().await?;
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// gate.set_permits(None).await?;
     /// assert!(gate.try_acquire().await?.is_some());
     /// # drop(permit);

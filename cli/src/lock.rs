@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::cli::owner_of;
-use fairlock::{HandleError, HoldHandle, LockClient, LockError, UnlockError};
+use fairlock::{Busy, HandleError, HeldBy, HoldHandle, LockClient, LockError, Tried, UnlockError};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::args::{Args, Lock};
+use super::args::{Args, Call, Lock};
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
@@ -17,6 +17,7 @@ use super::guard::{Guard, Use, Wait};
 use super::log::say;
 use super::named::{AnyStatus, Named};
 use super::output::{self, text};
+use super::render;
 use super::signals::Signals;
 
 /// A loss is noticed after this time at the latest, or after a third of the lease: the server notifies nobody of a handle's loss.
@@ -50,17 +51,25 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
-        Some(guard) if lock.cmd.is_empty() => hold(guard, signals).await,
-        Some(guard) => run_under(guard, lock, signals).await,
-        None => Ok(lock.call.conflict_exit_code),
+        Tried::Acquired(guard) if lock.cmd.is_empty() => hold(guard, signals).await,
+        Tried::Acquired(guard) => run_under(guard, lock, signals).await,
+        Tried::Busy(busy) => Ok(conflict(name, &busy, &lock.call)),
     }
 }
 
-/// `None`: others have it.
-pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Option<Guard>, Failure> {
+/// Returns the exit code. Says who has it, if the answer did.
+pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
+    if let Some(HeldBy { label, since, lease_left, .. }) = &busy.holder {
+        let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
+        say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
+    }
+    call.conflict_exit_code
+}
+
+pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Tried<Guard>, Failure> {
     check_nesting(client, name, used_as, wait).await?;
     match Guard::take(client, name, used_as, wait).await {
-        Err(LockError::Timeout) => Ok(None),
+        Err(LockError::Timeout { holder }) => Ok(Tried::Busy(Busy::from(holder))),
         acquired => Ok(acquired?),
     }
 }

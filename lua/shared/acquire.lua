@@ -76,6 +76,7 @@ end
 local client, ticket = string.match(owner, '^[^:]*'), owner .. ':' .. seq
 --#include room
 --#include place
+local held_by = ''
 --#include join
 --#include advance
 

@@ -9,6 +9,7 @@ use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::question::Finding;
 use crate::request::Request;
+use crate::requests::held_by::HeldBy;
 use crate::requests::poll::PolledHolder;
 use crate::time::Instant;
 
@@ -60,8 +61,8 @@ pub enum Outcome {
         /// What it has of the name.
         weight: u32,
     },
-    /// Not free, and the call does not wait.
-    Busy,
+    /// Not free, and the call does not wait. Who has it, where the answer says so.
+    Busy(Option<Box<HeldBy>>),
     Failed(CallError),
     /// Of a hold.
     Extended(Result<(), ChangeError>),

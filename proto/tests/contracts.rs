@@ -460,6 +460,7 @@ fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::reque
         places: 1,
         first: true,
         holder: Some(PolledHolder { owner: owner.into(), attempt, token, lease_left: Some(LEASE) }),
+        held_by: None,
         granted: Vec::new(),
         room_in: None,
         frozen_for: None,

@@ -6,6 +6,7 @@ use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
 use super::outcome::{Ended, HoldError, LockError, Loss, UnlockError, Unlocked};
+use super::tried::Busy;
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 
@@ -65,7 +66,7 @@ pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
 /// `weight`: what the call wanted.
 pub fn of_call(error: machine::CallError, weight: u32, runner: &Runner, lock_key: &str) -> LockError {
     match error {
-        machine::CallError::Timeout => LockError::Timeout,
+        machine::CallError::Timeout(holder) => LockError::from(Busy::of(holder)),
         machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner, lock_key)),
         machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
         machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },

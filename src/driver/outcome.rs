@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::tried::{Busy, HeldBy, at_last};
 use crate::store::error::{Cause, NameError, Refusal, RequestError, SeveralServers};
 use crate::store::options::OptionsError;
 
@@ -15,9 +16,12 @@ use crate::store::options::OptionsError;
 #[non_exhaustive]
 pub enum LockError {
     /// The server's last answer about the name showed that others held the lock or were first, and no request of this owner has
-    /// failed since. `try_lock` returns `Ok(None)` instead.
-    #[error("not acquired in time: others hold the lock or were first")]
-    Timeout,
+    /// failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
+    #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_ref()))]
+    Timeout {
+        /// Who held the lock by that answer, if it said so. Answers about semaphores, read-write locks and several servers do not.
+        holder: Option<HeldBy>,
+    },
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
@@ -77,6 +81,13 @@ pub enum LockError {
     RuntimeGone,
 }
 
+/// Of a call that waited.
+impl From<Busy> for LockError {
+    fn from(Busy { holder }: Busy) -> Self {
+        Self::Timeout { holder }
+    }
+}
+
 impl From<SeveralServers> for LockError {
     fn from(SeveralServers: SeveralServers) -> Self {
         Self::SeveralServers
@@ -84,7 +95,7 @@ impl From<SeveralServers> for LockError {
 }
 
 impl LockError {
-    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls `Ok(None)`.
+    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls [`Tried::Busy`](crate::Tried::Busy).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -99,7 +110,7 @@ impl LockError {
     /// ```
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Timeout | Self::QueueFull { .. })
+        matches!(self, Self::Timeout { .. } | Self::QueueFull { .. })
     }
 
     /// Whether the same call may succeed later, with the same client and nothing changed by a person: others have the lock now,

@@ -47,7 +47,7 @@ async fn futures_can_be_spawned() {
         let client = store.connect(Timing::default()).await;
         let lock = client.lock("x");
         let guard = is_send(lock.lock()).await.unwrap();
-        is_send(lock.try_lock()).await.unwrap();
+        drop(is_send(lock.try_lock()).await.unwrap());
         is_send(guard.unlock()).await.unwrap();
         is_send(lock.with(|_| async {})).await.unwrap();
         let permit = is_send(client.semaphore("s", 2).acquire_many(2)).await.unwrap();
@@ -182,7 +182,7 @@ async fn clients_with_different_prefixes_do_not_share_locks() {
         let one = store.connect(Timing::default()).await;
         let two = store.open(Timing::default().builder().prefix("other")).await;
         let _guard = one.lock("x").lock().await.unwrap();
-        drop(two.lock("x").try_lock().await.unwrap().expect("another lock"));
+        drop(two.lock("x").try_lock().await.unwrap().into_result().expect("another lock"));
     })
     .await;
 }

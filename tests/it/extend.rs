@@ -28,10 +28,10 @@ async fn a_fixed_lease_lasts_from_the_extend_on_and_ends_by_itself() {
         sleep(50 * SECOND).await;
         assert!(guard.is_valid());
         assert!(guard.valid_for() <= 10 * SECOND, "{:?}", guard.valid_for());
-        assert!(client.lock("x").try_lock().await.unwrap().is_none());
+        assert!(client.lock("x").try_lock().await.unwrap().is_busy());
         sleep(12 * SECOND).await;
         assert_eq!(guard.lost().await, Loss::Expired);
-        assert!(client.lock("x").try_lock().await.unwrap().is_some());
+        assert!(client.lock("x").try_lock().await.unwrap().into_result().is_ok());
         assert!(matches!(guard.extend(60 * SECOND).await, Err(HoldError::Lost(Loss::Expired))));
         drop(guard);
         client.close().await.unwrap();
@@ -290,7 +290,7 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
         assert!(matches!(lock.lock_timeout(SECOND).await, Err(LockError::SelfWait)));
         assert!(matches!(lock.with_lease(60 * SECOND).lock().await, Err(LockError::SelfWait)));
         assert!(matches!(Owner::new().scope(lock.lock()).await, Err(LockError::SelfWait)));
-        assert!(lock.try_lock().await.unwrap().is_none(), "it would not wait");
+        assert!(lock.try_lock().await.unwrap().is_busy(), "it would not wait");
         assert!(asked.elapsed() < SECOND);
         // Another task may wait, and one of another name, and this one when it has given it back.
         let (lock_of_task, waits) = (lock.clone(), client.lock("x"));

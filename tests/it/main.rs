@@ -5,6 +5,7 @@ mod api;
 #[cfg(feature = "embedded")]
 mod at_rest;
 mod bench;
+mod busy;
 mod cleanup;
 mod closing;
 mod cluster;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{DetachError, HandleError, HoldError, HoldHandle, LockGuard, Permit, RequestError};
+use fairlock::{DetachError, HandleError, HoldError, HoldHandle, LockGuard, Permit, RequestError, Tried};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running, nanos};
@@ -132,7 +132,7 @@ impl Caller {
     async fn attach<G: Detachable>(&self, posted: &Posted) -> Option<(u64, G)> {
         let id = self.ask_by_handle("attach", posted);
         match G::attach(&self.worker.client, &posted.handle).await {
-            Ok(guard) => self.worker.told(id, Ok(Some(guard)), None),
+            Ok(guard) => self.worker.told(id, Ok(Tried::Acquired(guard)), None),
             Err(error) => {
                 self.worker.end(id, reason(&error));
                 None

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fairlock::{
     DetachError, FairLock, FairRwLock, FairSemaphore, HandleError, Held, HoldHandle, LockClient, LockError, LockGuard,
-    Loss, Permit, ReadGuard, UnlockError, WriteGuard,
+    Loss, Permit, ReadGuard, Tried, UnlockError, WriteGuard,
 };
 
 /// What a writer takes of a read-write lock. A reader takes one.
@@ -103,7 +103,7 @@ pub trait Wanted: Sync {
     fn share(&self) -> String;
     fn wait(&self) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
     fn wait_for(&self, limit: Duration) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
-    fn try_it(&self) -> impl Future<Output = Result<Option<Self::Guard>, LockError>> + Send;
+    fn try_it(&self) -> impl Future<Output = Result<Tried<Self::Guard>, LockError>> + Send;
 }
 
 impl Wanted for FairLock {
@@ -125,7 +125,7 @@ impl Wanted for FairLock {
         self.lock_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send {
         self.try_lock()
     }
 }
@@ -156,7 +156,7 @@ impl Wanted for Permits {
         self.semaphore.acquire_many_timeout(self.weight, limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send {
         self.semaphore.try_acquire_many(self.weight)
     }
 }
@@ -182,7 +182,7 @@ impl Wanted for Reads {
         self.0.read_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<ReadGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<ReadGuard>, LockError>> + Send {
         self.0.try_read()
     }
 }
@@ -208,7 +208,7 @@ impl Wanted for Writes {
         self.0.write_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<WriteGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<WriteGuard>, LockError>> + Send {
         self.0.try_write()
     }
 }

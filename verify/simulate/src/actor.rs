@@ -105,10 +105,10 @@ impl Actor {
                 // Cancelled by its caller.
                 0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
                     self.world.fault("cancellations");
-                    Err(LockError::Timeout)
+                    Err(LockError::Timeout { holder: None })
                 }),
                 1 => lock.lock_timeout(limit).await,
-                2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                2 => lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)),
                 _ => lock.lock().await,
             }
         };
@@ -140,7 +140,7 @@ impl Actor {
 
     /// A call since then (common time, ms) that was not cut short: if others are to have had one of its names, they had.
     fn check_timeout(&self, error: &LockError, locks: &[&FairLock], since: i64) {
-        let owner = owner::current().filter(|_| matches!(error, LockError::Timeout));
+        let owner = owner::current().filter(|_| matches!(error, LockError::Timeout { .. }));
         let Some(owner) = owner.map(|owner| owner_id(&self.client, owner)) else { return };
         let (keys, now): (Vec<_>, _) = (locks.iter().map(|lock| key(lock)).collect(), self.world.server_ms());
         self.world.state().checker.check_timeout(&keys, &owner, since, now);
@@ -178,7 +178,7 @@ impl Actor {
         self.note("gets nothing", || error.to_string());
         let expected = match error {
             // Whether a loss was allowed is checked at the unlock.
-            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
+            LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } => true,
             // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
@@ -249,9 +249,9 @@ impl Actor {
             let _waiting = (Waiting::begin(self), Gathering::begin(self));
             let asking = async {
                 match kind {
-                    0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout)),
+                    0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout { holder: None })),
                     1 => all.lock_timeout(limit).await,
-                    2 => all.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                    2 => all.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)),
                     _ => all.lock().await,
                 }
             };
@@ -743,7 +743,7 @@ impl Section<'_> {
         // The background takes back a request without an answer.
         self.dropped |= one.is_err() || other.is_err();
         one.into_iter().for_each(|guard| self.nested(guard));
-        other.into_iter().flatten().for_each(|guard| self.nested(guard));
+        other.into_iter().filter_map(|tried| tried.into_result().ok()).for_each(|guard| self.nested(guard));
     }
 
     /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.

@@ -1452,8 +1452,8 @@ impl Checker {
         let exact = !lock.inexact;
         let has_place = |ticket: &&String| lock.queue.iter().any(|waiter| waiter.ticket == **ticket);
         let missing: Vec<_> = ran.args[4..].iter().filter(|ticket| !has_place(ticket)).cloned().collect();
-        let told: Vec<_> =
-            reply[13..].iter().map(|index| ran.args[3 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
+        let told = reply[14..].iter().take(number(reply, 13));
+        let told: Vec<_> = told.map(|index| ran.args[3 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
         let known = lock.client(ran.client).lives(ran.at) && !lock.queue.is_empty();
         let first = lock.queue.first().is_some_and(|first| client_of(&first.ticket) == ran.client);
         let waits = ran.args[2] == "1" && !lock.queue.is_empty();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{DetachError, HandleError, HoldHandle};
+use fairlock::{DetachError, HandleError, HoldHandle, Tried};
 
 use super::Scenario;
 use super::resting::begin;
@@ -201,7 +201,7 @@ async fn an_acquire_behind_a_detach(world: Arc<World>) {
     stage.expect(released.is_ok(), "B releases the handle");
     stage.passes(ms(10)).await;
     let is_free = b.client.lock(NAME).try_lock().await;
-    stage.expect(matches!(is_free, Ok(Some(_))), "the lock is free");
+    stage.expect(matches!(is_free, Ok(Tried::Acquired(_))), "the lock is free");
     drop(is_free);
     stage.ends([a, b]).await;
 }
