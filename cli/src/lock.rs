@@ -57,9 +57,11 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
     }
 }
 
-/// Returns the exit code. Says who has it, if the answer did.
+/// Returns the exit code. After a wait it says who has it, if the answer did. `--try` says nothing, as `flock -n`: for a job of cron,
+/// each line is a mail.
 pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
-    if let Some(HeldBy { label, since, lease_left, .. }) = &busy.holder {
+    let waits = call.wait.is_some_and(|longest| !longest.is_zero());
+    if let Some(HeldBy { label, since, lease_left, .. }) = busy.holder.as_ref().filter(|_| waits) {
         let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
         say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
     }
