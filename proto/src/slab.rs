@@ -192,10 +192,6 @@ impl<T> Slab<T> {
         self.values.places.iter_mut().flatten().map(|(_, value)| value)
     }
 
-    pub fn len(&self) -> usize {
-        self.values.len
-    }
-
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -213,7 +209,7 @@ mod tests {
         for id in &ids[1..] {
             assert!(slab.remove(*id).is_some());
         }
-        assert_eq!((slab.len(), slab.values.places.len()), (1, 100 - GIVEN_BACK));
+        assert_eq!((slab.values.len, slab.values.places.len()), (1, 100 - GIVEN_BACK));
         let again = slab.insert(-1);
         assert_eq!((again.index, slab.get(ids[1]), slab.get(again)), (1, None, Some(&-1)));
         assert_eq!(slab.remove(ids[1]), None);

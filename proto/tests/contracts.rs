@@ -409,6 +409,7 @@ fn max_hold_ends_the_renewals() {
     let mut rig = Rig::new(fairlock_proto::settings::Settings { max_hold: Some(2 * LEASE), ..settings() });
     let call = rig.hold("x", 7);
     for _ in 0..20 {
+        assert!(rig.lost.is_empty(), "renewed until then");
         rig.pass(LEASE / 10);
         while let Some((id, _, Request::Renew(renew))) = rig.sent.pop() {
             rig.answer(id, renewed(renew.lease.max(SECOND)));
@@ -823,17 +824,23 @@ fn a_forced_end_of_another_hold_ends_nothing() {
 
 /// R1: a copy of its request may still add one to the count of the server, which a later request sets.
 #[test]
-fn a_nested_call_that_is_out_of_time_sets_the_count() {
-    let mut rig = Rig::new(settings());
-    let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
-    rig.hold_as(want.clone(), 7);
-    let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
-    let nested = rig.call(fairlock_proto::event::Want { manner, ..want });
-    assert!(matches!(rig.last().1, Request::Acquire(_)));
-    rig.pass(SECOND);
-    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(_))), "{:?}", rig.outcome(nested));
-    let Request::Release(release) = rig.last().1 else { panic!("the count is not set") };
-    assert_eq!((release.holds, release.token), (1, 7));
+fn a_nested_call_that_is_dropped_or_out_of_time_sets_the_count() {
+    for is_dropped in [false, true] {
+        let mut rig = Rig::new(settings());
+        let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
+        rig.hold_as(want.clone(), 7);
+        let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
+        let nested = rig.call(fairlock_proto::event::Want { manner, ..want });
+        assert!(matches!(rig.last().1, Request::Acquire(_)));
+        if is_dropped {
+            rig.step(Event::Gone(nested));
+        } else {
+            rig.pass(SECOND);
+            assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(_))), "{:?}", rig.outcome(nested));
+        }
+        let Request::Release(release) = rig.last().1 else { panic!("the count is not set") };
+        assert_eq!((release.holds, release.token), (1, 7));
+    }
 }
 
 /// R3: a copy of an acquire that is served after the release finds a tombstone. While a hold remains, it finds that.
@@ -912,4 +919,61 @@ fn a_call_that_lost_its_place_is_behind_others_until_an_answer() {
     rig.answer(id, polled_by_others(8, &[0]));
     assert!(matches!(rig.last().1, Request::Acquire(_)));
     assert!(rig.session.stage_at(1, &lock).is_behind_others());
+}
+
+/// So many wait that a poll verifies the places of some of them.
+fn with_many_waiters() -> Rig {
+    let mut rig = Rig::new(settings());
+    for _ in 0..20 {
+        rig.lock("x");
+        let (id, _) = rig.last();
+        rig.answer(id, queued(7));
+    }
+    rig
+}
+
+/// How many places the next poll verifies.
+fn polled_places(rig: &mut Rig) -> usize {
+    rig.pass(settings().poll_interval);
+    let (_, Request::Poll(poll)) = rig.last() else { panic!("no poll") };
+    poll.tickets.len()
+}
+
+/// P9: what was ended may have been the grant of a waiter whose message is lost.
+#[test]
+fn a_forced_end_has_the_places_of_all_waiters_verified() {
+    assert_eq!(polled_places(&mut with_many_waiters()), 16);
+    let mut rig = with_many_waiters();
+    let revoked = Push::Revoked { token: 7, owner: "d:1", lock: "p:{n:x}" };
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, revoked));
+    assert_eq!(polled_places(&mut rig), 20);
+}
+
+/// R8: their places have gone with it. Where a copy has no answer, that one may have said so.
+#[test]
+fn a_new_waiter_of_a_client_that_may_have_been_given_up_has_all_places_verified() {
+    for (is_repeated, known, verified) in [(false, true, 16), (false, false, 21), (true, true, 21)] {
+        let mut rig = with_many_waiters();
+        rig.lock("x");
+        let (mut id, _) = rig.last();
+        if is_repeated {
+            rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+            rig.pass(SECOND / 10);
+            (id, _) = rig.last();
+        }
+        rig.answer(id, Answer::Acquired(Acquired::Queued { floor: 7, lease_left: Some(LEASE), more: false, known }));
+        assert_eq!(polled_places(&mut rig), verified, "{is_repeated} {known}");
+    }
+}
+
+#[test]
+fn a_request_that_has_no_answer_in_time_takes_no_later_one_with_it() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    rig.pass(SECOND);
+    let later = rig.lock("y");
+    let (id, _) = rig.last();
+    rig.pass(SECOND);
+    rig.answer(id, held(7, LEASE));
+    assert!(rig.is_granted(later));
 }

@@ -143,6 +143,18 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
     assert!(calls.iter().all(|call| !rig.is_granted(*call)));
 }
 
+/// R1: what the server says is what it counts.
+#[test]
+fn a_count_that_is_not_the_one_that_was_set_is_set_again() {
+    let mut rig = Rig::new(settings());
+    let [write, _] = write_and_read(&mut rig);
+    rig.step(Event::Gone(write));
+    let (id, Request::Release(first)) = rig.last() else { panic!("the server is not told") };
+    rig.answer(id, Answer::Released(Released::Held { holds: 2, more: false }));
+    let (_, Request::Release(again)) = rig.last() else { panic!("the server is not told again") };
+    assert!((again.holds, again.weight) == (1, 1) && again.seq > first.seq);
+}
+
 fn extend(rig: &mut Rig, guard: CallId, lease: Duration) -> CallId {
     let call = rig.new_call();
     rig.step(Event::Extend { call, guard, lease });
@@ -179,6 +191,17 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
     let (id, Request::Renew(_)) = rig.last() else { panic!("no extend") };
     rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::OtherReply) }));
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
+}
+
+#[test]
+fn an_extend_that_is_dropped_makes_room_for_the_next_one() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let dropped = extend(&mut rig, guard, 2 * LEASE);
+    extend(&mut rig, guard, 3 * LEASE);
+    assert_eq!(rig.sent.len(), 1);
+    rig.step(Event::Gone(dropped));
+    assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == 3 * LEASE));
 }
 
 #[test]
@@ -285,6 +308,21 @@ fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
     assert_eq!(renew.token, 7);
     rig.answer(id, renewed(LEASE));
     assert!(rig.lost.is_empty());
+}
+
+#[test]
+fn a_detach_that_was_not_sent_ends_with_its_hold() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    rig.disconnect();
+    rig.pass(LEASE - SECOND);
+    let call = detach(&mut rig, guard);
+    assert!(rig.outcome(call).is_none() && rig.lost.is_empty());
+    rig.pass(SECOND);
+    let outcome = rig.outcome(call);
+    let is_lost = matches!(outcome, Some(Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(Loss::Expired)))));
+    assert!(is_lost, "{outcome:?}");
+    assert_eq!(rig.lost, [guard]);
 }
 
 #[test]

@@ -171,10 +171,6 @@ impl Detaching {
         desk.tell(self.call, Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(loss))));
         self.held.lose(loss, who, desk)
     }
-
-    pub fn is_for(&self, call: CallId) -> bool {
-        self.call == call
-    }
 }
 
 /// As the server gets it, and as the text of a handle says it.
