@@ -433,19 +433,23 @@ mod tests {
         Floor { token: 7, asked: NOW, round_trip: SECOND / 10, epoch: Epoch::default() }
     }
 
-    fn add(queue: Option<Queue>, seq: u64, belief: Belief, lease_left: Option<Duration>) -> Queue {
-        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), format!("c:{seq}").into());
-        let new = NewWaiter {
-            keys: &keys,
+    fn waiter<'a>(keys: &'a Arc<Keys>, owner_id: &'a Arc<str>, seq: u64) -> NewWaiter<'a> {
+        NewWaiter {
+            keys,
             slot: 0,
             entry: Slab::default().insert(()),
-            owner_id: &owner_id,
+            owner_id,
             seq: Seq(seq),
             floor: floor(),
-            lease_left,
+            lease_left: None,
             more: false,
-            belief,
-        };
+            belief: Belief::Known,
+        }
+    }
+
+    fn add(queue: Option<Queue>, seq: u64, belief: Belief, lease_left: Option<Duration>) -> Queue {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), format!("c:{seq}").into());
+        let new = NewWaiter { lease_left, belief, ..waiter(&keys, &owner_id, seq) };
         let regular = NOW + 2 * SECOND;
         let mut queue = queue.unwrap_or_else(|| Queue::new(&new, regular));
         queue.add(&new, NOW, regular);
@@ -481,6 +485,20 @@ mod tests {
         let carried = queue.take(RequestNumber(0)).expect("it was asked");
         queue.read(&carried, polled, Floor { asked, ..floor() }, asked + SECOND / 10, &settings());
         queue.places == Places::Unsure
+    }
+
+    #[test]
+    fn a_queue_lasts_as_long_as_its_waiters() {
+        let (keys, owner_id, mut queues) = (Arc::new(Keys::new("p", "x")), "c:1".into(), Queues::default());
+        let [id, same] = [1, 2].map(|seq| {
+            let new = waiter(&keys, &owner_id, seq);
+            let id = queues.for_waiter(&new, NOW);
+            queues.get_mut(id).expect("it is there").add(&new, NOW, NOW);
+            id
+        });
+        assert_eq!(id, same);
+        assert!(queues.remove_waiter(id, Seq(1)).is_none() && !queues.is_empty());
+        assert!(queues.remove_waiter(id, Seq(2)).is_some() && queues.is_empty());
     }
 
     /// R8: the places of a client that the server gave up have gone with it.

@@ -150,3 +150,22 @@ pub struct Answered {
     pub epoch: Epoch,
     pub reply: Result<Reply, RequestError>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_ends_a_pause_that_is_over_and_nothing_else() {
+        let [early, due] = [1, 2].map(Instant::from_micros);
+        let under_way = Sending::UnderWay(RequestNumber(1));
+        for (mut sending, now, then) in [
+            (Sending::Pause(due), early, Sending::Pause(due)),
+            (Sending::Pause(due), due, Sending::Waits),
+            (under_way, due, under_way),
+        ] {
+            sending.go_on(now);
+            assert_eq!(sending, then);
+        }
+    }
+}

@@ -205,7 +205,7 @@ mod tests {
     fn an_old_number_finds_nothing_and_the_room_is_given_back_in_pieces() {
         let mut slab = Slab::default();
         let ids: Vec<_> = (0..100).map(|value| slab.insert(value)).collect();
-        assert_eq!(slab.get(ids[7]), Some(&7));
+        assert!(slab.get(ids[7]) == Some(&7) && !slab.is_empty());
         for id in &ids[1..] {
             assert!(slab.remove(*id).is_some());
         }

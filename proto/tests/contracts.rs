@@ -366,7 +366,7 @@ fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
     refuse_leaves(&mut rig, 90);
     rig.pass(SECOND);
     assert_eq!(accept_leaves(&mut rig), 200);
-    assert!(rig.session.is_idle());
+    assert!(rig.session.is_idle() && rig.session.unfinished() == 0);
 }
 
 #[test]

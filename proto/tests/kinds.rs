@@ -23,7 +23,7 @@ use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
 use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::Released;
-use fairlock_proto::requests::renew::Only;
+use fairlock_proto::requests::renew::{Only, Renewed};
 use fairlock_proto::settings::Settings;
 use fairlock_proto::time::ServerTime;
 
@@ -390,6 +390,21 @@ fn an_attach_asks_again_while_the_detach_may_still_be_served() {
     let (id, Request::Give(_)) = rig.last() else { panic!("it does not ask again") };
     rig.answer(id, Answer::Gave(Gave::Lost));
     assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Lost))));
+}
+
+/// Until then the handle may still get the hold, so a lost one says nothing.
+#[test]
+fn an_extend_by_handle_asks_again_while_the_detach_may_still_be_served() {
+    let mut rig = Rig::new(settings());
+    let undecided = rig.server_micros() / 1000 + 1_000;
+    let call = ask(&mut rig, Question::Extend { handle: handle(undecided), lease: LEASE });
+    let (id, Request::Renew(_)) = rig.last() else { panic!("nothing is asked") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    assert!(rig.outcome(call).is_none());
+    rig.pass(SECOND + SECOND / 10);
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it does not ask again") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
 }
 
 #[test]
