@@ -91,6 +91,18 @@ fn a_grant_that_an_answer_proves_is_trusted() {
     assert!(rig.is_granted(call) && rig.sent.is_empty());
 }
 
+/// R7: what judges it comes with the answer.
+#[test]
+fn a_grant_that_overtakes_the_answer_of_its_request_counts_with_it() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    assert!(!rig.is_granted(call));
+    rig.answer(id, queued(7));
+    assert!(rig.is_granted(call) && rig.sent.is_empty());
+}
+
 /// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
 #[test]
 fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
@@ -215,6 +227,19 @@ fn calls_go_in_the_order_in_which_they_came() {
     }
     let all: Vec<_> = (0..10).map(|name| name.to_string()).collect();
     assert_eq!(names, all);
+}
+
+#[test]
+fn a_call_that_waits_to_be_sent_keeps_its_turn_when_its_task_has_other_work() {
+    let mut rig = Rig::unconnected(settings(), Topology::OneServer);
+    let [first, _] = ["x", "y"].map(|name| rig.lock(name));
+    rig.step(Event::Disturbed(first));
+    rig.connect(NodeId(0));
+    let names = rig.sent.iter().map(|(.., request)| match request {
+        Request::Acquire(acquire) => acquire.keys.name.as_str(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(names.collect::<Vec<_>>(), ["x", "y"]);
 }
 
 /// What is not wanted any more takes no room: a caller that comes and goes while the server is away.
@@ -976,4 +1001,29 @@ fn a_request_that_has_no_answer_in_time_takes_no_later_one_with_it() {
     rig.pass(SECOND);
     rig.answer(id, held(7, LEASE));
     assert!(rig.is_granted(later));
+}
+
+/// P5: a right may have been taken away since it was queued.
+#[test]
+fn a_poll_that_is_refused_for_good_ends_the_wait() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(settings().poll_interval);
+    let (id, Request::Poll(_)) = rig.last() else { panic!("no poll") };
+    rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Fault::NotConnected.into() }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Refused(_)))), "{:?}", rig.outcome(call));
+    assert!(matches!(rig.last().1, Request::Leave(_)));
+}
+
+#[test]
+fn a_call_behind_another_one_of_its_owner_ends_with_the_client() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let calls = [rig.call(want.clone()), rig.call(want)];
+    rig.step(Event::Close);
+    for call in calls {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))), "{:?}", rig.outcome(call));
+    }
 }

@@ -193,6 +193,15 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
 }
 
+/// P8: the next renewal comes only when the lease of its holder asks for one.
+#[test]
+fn an_extend_does_not_ask_for_less_than_the_lease_that_is_renewed() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    extend(&mut rig, guard, SECOND);
+    assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == LEASE));
+}
+
 #[test]
 fn an_extend_that_is_dropped_makes_room_for_the_next_one() {
     let mut rig = Rig::new(settings());
@@ -248,6 +257,22 @@ fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
     assert!(handle.is_well_formed() && handle.copies_until == ServerTime::default());
     rig.step(Event::Gone(guard));
     assert!(rig.sent.is_empty() && rig.session.is_idle());
+}
+
+/// R3: the copy would queue.
+#[test]
+fn a_detach_leaves_what_a_copy_of_its_acquire_could_still_get() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.lock("x");
+    rig.last();
+    rig.pass(3 * SECOND);
+    let (id, Request::Acquire(_)) = rig.last() else { panic!("no second acquire") };
+    rig.answer(id, rig::held(7, LEASE));
+    rig.step(Event::Claimed(guard));
+    detach(&mut rig, guard);
+    let (id, Request::Give(_)) = rig.last() else { panic!("nothing is given") };
+    rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 0 }));
+    assert!(matches!(rig.last().1, Request::Leave(leave) if &*leave.owner == "c:1"));
 }
 
 #[test]
