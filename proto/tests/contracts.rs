@@ -103,6 +103,21 @@ fn a_grant_that_overtakes_the_answer_of_its_request_counts_with_it() {
     assert!(rig.is_granted(call) && rig.sent.is_empty());
 }
 
+/// It might be lost before its first renewal.
+#[test]
+fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.pass(SECOND);
+    rig.answer(id, held(7, SECOND));
+    assert!(!rig.is_granted(call));
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
+    assert_eq!((renew.token, renew.only), (7, Only::Attempt(1)));
+    rig.answer(id, renewed(LEASE));
+    assert!(rig.is_granted(call));
+}
+
 /// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
 #[test]
 fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
@@ -694,6 +709,18 @@ fn a_closed_client_whose_runtime_goes_sends_nothing_more() {
 }
 
 #[test]
+fn a_client_that_is_closing_is_closed_at_once_when_its_runtime_goes() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    rig.step(Event::Close);
+    let (id, Request::Leave(_)) = rig.last() else { panic!("it does not leave") };
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    assert_eq!(rig.closed, None, "its leave has no answer");
+    rig.step(Event::RuntimeGone);
+    assert_eq!(rig.closed, Some(1));
+}
+
+#[test]
 fn an_unlock_behind_the_end_of_the_runtime_says_so_at_once() {
     let mut rig = Rig::new(settings());
     let [call, dropped] = ["x", "y"].map(|name| rig.hold(name, 7));
@@ -902,8 +929,12 @@ fn an_unlock_that_is_refused_until_a_person_helps_says_so_at_once_and_goes_on() 
     let call = rig.hold("x", 7);
     rig.step(Event::Unlock(call));
     let (id, _) = rig.last();
-    let refusal = Refusal { kind: RefusalKind::Final, cause: Fault::NoAnswerYet.into() };
-    rig.refuse(id, RequestError::Refused(refusal));
+    let refusal = |kind| RequestError::Refused(Refusal { kind, cause: Fault::NoAnswerYet.into() });
+    rig.refuse(id, refusal(RefusalKind::SlotForNow));
+    assert!(!matches!(rig.outcome(call), Some(Outcome::Unlocked(_))), "that passes");
+    rig.pass(SECOND / 10);
+    let (id, _) = rig.last();
+    rig.refuse(id, refusal(RefusalKind::Final));
     let outcome = rig.outcome(call);
     assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Refused { .. })))), "{outcome:?}");
     rig.pass(SECOND);

@@ -24,6 +24,7 @@ use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
 use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::Released;
 use fairlock_proto::requests::renew::{Only, Renewed};
+use fairlock_proto::requests::set_limit::LimitSet;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::time::ServerTime;
 
@@ -193,13 +194,16 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
 }
 
-/// P8: the next renewal comes only when the lease of its holder asks for one.
+/// P8: the next renewal comes only when the lease of its holder asks for one. A fixed lease has none.
 #[test]
 fn an_extend_does_not_ask_for_less_than_the_lease_that_is_renewed() {
-    let mut rig = Rig::new(settings());
-    let guard = rig.hold("x", 7);
-    extend(&mut rig, guard, SECOND);
-    assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == LEASE));
+    for (lease, asked) in [(Lease::Renewed(LEASE), LEASE), (Lease::Fixed(LEASE), SECOND)] {
+        let mut rig = Rig::new(settings());
+        let want = Want { lease, ..rig.want("x") };
+        let guard = rig.hold_as(want, 7);
+        extend(&mut rig, guard, SECOND);
+        assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == asked));
+    }
 }
 
 #[test]
@@ -335,6 +339,20 @@ fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
     assert!(rig.lost.is_empty());
 }
 
+/// P8: the answer to the one that was under way came during the detach.
+#[test]
+fn a_hold_is_renewed_again_after_a_detach_that_was_refused() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    rig.pass(LEASE / 3);
+    let (renewal, Request::Renew(_)) = rig.last() else { panic!("it is not renewed") };
+    detach(&mut rig, guard);
+    rig.answer(renewal, renewed(LEASE));
+    let (id, Request::Give(_)) = rig.last() else { panic!("nothing is given") };
+    rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::OtherReply) }));
+    assert!(matches!(rig.last().1, Request::Renew(_)));
+}
+
 #[test]
 fn a_detach_that_was_not_sent_ends_with_its_hold() {
     let mut rig = Rig::new(settings());
@@ -466,6 +484,18 @@ fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(RequestError::Unanswered(_))))));
     rig.pass(SECOND);
     assert!(rig.sent.is_empty());
+}
+
+#[test]
+fn a_new_limit_that_makes_room_has_others_come_in() {
+    let mut rig = Rig::new(settings());
+    for more in [false, true] {
+        let call = ask(&mut rig, Question::SetLimit { limit: Some(9) });
+        let (id, Request::SetLimit(_)) = rig.last() else { panic!("nothing is sent") };
+        rig.answer(id, Answer::LimitSet(LimitSet::Set { more }));
+        assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
+        assert_eq!(rig.sent.iter().filter(|(.., it)| matches!(it, Request::Poll(_))).count(), usize::from(more));
+    }
 }
 
 #[test]
