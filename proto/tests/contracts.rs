@@ -1058,3 +1058,20 @@ fn a_call_behind_another_one_of_its_owner_ends_with_the_client() {
         assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))), "{:?}", rig.outcome(call));
     }
 }
+
+#[test]
+fn a_wait_that_is_over_says_that_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let calls = [2, 1].map(|seconds| {
+        let manner = Manner::Waits { limit: Some(rig.now + seconds * SECOND) };
+        // The second one waits for its turn behind the first one, whose owner it shares.
+        rig.call(Want { manner, ..want.clone() })
+    });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(2 * SECOND);
+    for call in calls {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Timeout))), "{:?}", rig.outcome(call));
+    }
+}

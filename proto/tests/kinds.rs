@@ -486,6 +486,17 @@ fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
     assert!(rig.sent.is_empty());
 }
 
+/// Its holder may have died behind places that one run of a script does not look at.
+#[test]
+fn a_forced_unlock_of_a_free_lock_has_others_come_in() {
+    let mut rig = Rig::new(settings());
+    let call = ask(&mut rig, Question::ForceUnlock { expected: None });
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Forced(ForceUnlocked::Free { more: true }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
+    assert!(matches!(rig.last().1, Request::Poll(_)));
+}
+
 #[test]
 fn a_new_limit_that_makes_room_has_others_come_in() {
     let mut rig = Rig::new(settings());
