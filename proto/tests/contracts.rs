@@ -1075,3 +1075,19 @@ fn a_wait_that_is_over_says_that_others_have_the_lock() {
         assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Timeout))), "{:?}", rig.outcome(call));
     }
 }
+
+/// P9: its place may still be there.
+#[test]
+fn a_waiter_whose_grant_is_over_is_polled_for_at_once() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(settings().poll_interval);
+    let (id, Request::Poll(_)) = rig.last() else { panic!("no poll") };
+    rig.answer(id, polled_holder("c:1", 1, 8));
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    rig.settle();
+    assert!(matches!(rig.last().1, Request::Poll(_)));
+}
