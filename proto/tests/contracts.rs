@@ -835,6 +835,27 @@ fn a_call_that_came_too_late_is_asked_again_after_a_pause() {
     assert_eq!(again.seq, first.seq);
 }
 
+#[test]
+fn a_request_without_an_answer_is_sent_again_after_a_pause() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    rig.settle();
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    rig.pass(SECOND / 10);
+    let (_, Request::Acquire(again)) = rig.last() else { panic!("it does not ask again") };
+    assert_eq!(again.seq, first.seq);
+}
+
+#[test]
+fn the_clock_of_a_server_is_known_while_it_is_connected() {
+    let mut rig = Rig::new(settings());
+    rig.pass(SECOND);
+    assert_eq!(rig.session.server_micros(rig.now, NodeId(0)), rig.server_micros());
+    assert_eq!(rig.session.server_micros(rig.now, NodeId(1)), 0);
+}
+
 /// P8: renewals do not wait behind a thousand new calls.
 #[test]
 fn a_new_connection_is_asked_about_holds_before_anything_else() {
