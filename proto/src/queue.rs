@@ -560,6 +560,19 @@ mod tests {
     }
 
     #[test]
+    fn a_round_lasts_until_its_last_answer() {
+        let mut queue = queue(300);
+        queue.verify_all(NOW);
+        let requests = round(&mut queue, Scope::Full).len() as u64;
+        for number in (0..requests).map(RequestNumber) {
+            assert_eq!(queue.due(), None);
+            let carried = queue.take(number).expect("it was asked");
+            queue.read(&carried, polled(300), floor(), NOW, &settings());
+        }
+        assert!(queue.due().is_some());
+    }
+
+    #[test]
     fn a_poll_without_an_answer_is_repeated_after_a_pause() {
         let mut queue = queue(1);
         round(&mut queue, Scope::Full);

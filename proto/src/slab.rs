@@ -141,16 +141,10 @@ impl<T> Slab<T> {
         self.insert_with(|_| value)
     }
 
+    /// The first one that is not in use. It is never behind the end: what has been given back there is free too.
     fn free_index(&mut self) -> u32 {
-        let end = u32::try_from(self.values.places.len()).unwrap_or(u32::MAX);
-        match self.free.pop() {
-            Some(Reverse(index)) if index < end => index,
-            _ => {
-                // The others lie behind the end, which has been given back.
-                self.free.clear();
-                end
-            }
-        }
+        let end = || u32::try_from(self.values.places.len()).unwrap_or(u32::MAX);
+        self.free.pop().map_or_else(end, |Reverse(index)| index)
     }
 
     pub fn remove(&mut self, id: Id) -> Option<T> {

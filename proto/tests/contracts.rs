@@ -5,7 +5,9 @@ mod rig;
 use std::time::Duration;
 
 use fairlock_proto::effect::{Note, Outcome};
-use fairlock_proto::error::{CallError, Cause, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked};
+use fairlock_proto::error::{
+    CallError, Cause, Ended, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
+};
 use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, Want};
 use fairlock_proto::push::Push;
 use fairlock_proto::request::{Answer, Request};
@@ -521,6 +523,7 @@ fn names_that_were_released_just_before_a_connection_ended_are_asked_about() {
     rig.connect(NodeId(0));
     let (id, Request::Poll(poll)) = rig.last() else { panic!("it is not asked about") };
     assert!(!poll.waits && poll.keys.name == "x");
+    rig.pass(SECOND);
     rig.answer(id, polled_holder("c:1", 1, 7));
     let (_, Request::Leave(leave)) = rig.last() else { panic!("it is not released again") };
     assert_eq!((&*leave.owner, leave.seq), ("c:1", 1));
@@ -1051,6 +1054,7 @@ fn a_request_that_has_no_answer_in_time_takes_no_later_one_with_it() {
     let later = rig.lock("y");
     let (id, _) = rig.last();
     rig.pass(SECOND);
+    assert_eq!(rig.suspected, [Connection { node: NodeId(0), number: 1 }]);
     rig.answer(id, held(7, LEASE));
     assert!(rig.is_granted(later));
 }
@@ -1111,4 +1115,16 @@ fn a_waiter_whose_grant_is_over_is_polled_for_at_once() {
     rig.answer(id, Answer::Renewed(Renewed::Lost));
     rig.settle();
     assert!(matches!(rig.last().1, Request::Poll(_)));
+}
+
+#[test]
+fn it_is_said_of_each_hold_how_it_ended() {
+    let mut rig = Rig::new(settings());
+    rig.hold_and_release("x");
+    rig.hold("y", 7);
+    let silent = rig.hold("z", 7);
+    rig.step(Event::Unlock(silent));
+    rig.step(Event::Close);
+    rig.step(Event::RuntimeGone);
+    assert_eq!(rig.ended, [Ended::Freed, Ended::Lost(Loss::Closed), Ended::Unconfirmed]);
 }

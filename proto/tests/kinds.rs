@@ -571,6 +571,19 @@ fn what_is_asked_has_an_answer_in_time_and_none_of_a_closed_client() {
     assert!(rig.outcome(dropped).is_none());
 }
 
+#[test]
+fn what_a_refusing_server_does_not_answer_in_time_says_why_it_refuses() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    let refusal = Refusal { kind: RefusalKind::ServerForNow, cause: Cause::new(Fault::OtherReply) };
+    rig.refuse(id, RequestError::Refused(refusal));
+    let call = ask(&mut rig, Question::SetLimit { limit: None });
+    rig.pass(settings().operation_timeout);
+    let Some(Outcome::Answered(Err(error))) = rig.outcome(call) else { panic!("no answer") };
+    assert_eq!(error.clone().into_cause().0.to_string(), Fault::OtherReply.to_string());
+}
+
 /// `status` only reads, so an operator sees what a refusing server keeps.
 #[test]
 fn a_question_that_changes_nothing_is_asked_at_a_closed_gate_and_does_not_open_it() {
