@@ -462,6 +462,25 @@ fn max_hold_ends_the_renewals() {
 }
 
 #[test]
+fn a_hold_that_is_lost_long_before_max_hold_was_not_held_for_too_long() {
+    let mut rig = Rig::new(Settings { max_hold: Some(2 * LEASE), ..settings() });
+    let call = rig.hold("x", 7);
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [call]);
+    assert!(!rig.notes.iter().any(|note| matches!(note, Note::HeldForTooLong(_))), "{:?}", rig.notes);
+}
+
+#[test]
+fn a_nested_call_does_not_extend_a_fixed_lease() {
+    let mut rig = Rig::new(settings());
+    let want = Want { scope: Scope::Owner, lease: Lease::Fixed(LEASE), ..rig.want("x") };
+    rig.hold_as(want.clone(), 7);
+    rig.pass(10 * SECOND);
+    rig.call(want);
+    assert!(matches!(rig.last().1, Request::Acquire(nesting) if nesting.lease <= LEASE - 10 * SECOND));
+}
+
+#[test]
 fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
     let mut rig = Rig::new(settings());
     rig.hold("x", 7);
@@ -1127,4 +1146,23 @@ fn it_is_said_of_each_hold_how_it_ended() {
     rig.step(Event::Close);
     rig.step(Event::RuntimeGone);
     assert_eq!(rig.ended, [Ended::Freed, Ended::Lost(Loss::Closed), Ended::Unconfirmed]);
+}
+
+/// It does not wait for others, and neither do those that are behind a call which does.
+#[test]
+fn a_try_is_busy_if_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let manner = Manner::Tries { limit: rig.now + SECOND, proposed: None };
+    let want = Want { manner: manner.clone(), ..rig.want("x") };
+    let unanswered = rig.call(want);
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Acquired(Acquired::Busy { more: true }));
+    let want = rig.want("y");
+    rig.call(want.clone());
+    let behind = rig.call(Want { manner, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    assert!(matches!(rig.outcome(behind), Some(Outcome::Busy)), "{:?}", rig.outcome(behind));
+    rig.pass(SECOND);
+    assert!(matches!(rig.outcome(unanswered), Some(Outcome::Busy)), "{:?}", rig.outcome(unanswered));
 }

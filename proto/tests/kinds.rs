@@ -156,6 +156,19 @@ fn a_count_that_is_not_the_one_that_was_set_is_set_again() {
     assert!((again.holds, again.weight) == (1, 1) && again.seq > first.seq);
 }
 
+/// R1: what the server may have served already does no harm a second time.
+#[test]
+fn a_count_that_has_no_answer_is_sent_again_with_its_seq() {
+    let mut rig = Rig::new(settings());
+    let [write, _] = write_and_read(&mut rig);
+    rig.step(Event::Gone(write));
+    let (id, Request::Release(first)) = rig.last() else { panic!("the server is not told") };
+    rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+    rig.pass(SECOND / 10);
+    let (_, Request::Release(again)) = rig.last() else { panic!("the server is not told again") };
+    assert_eq!((again.holds, again.seq), (1, first.seq));
+}
+
 fn extend(rig: &mut Rig, guard: CallId, lease: Duration) -> CallId {
     let call = rig.new_call();
     rig.step(Event::Extend { call, guard, lease });
@@ -337,6 +350,15 @@ fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
     assert_eq!(renew.token, 7);
     rig.answer(id, renewed(LEASE));
     assert!(rig.lost.is_empty());
+}
+
+#[test]
+fn a_detach_that_came_too_late_is_asked_again_after_a_pause() {
+    let (mut rig, _, call, id, _) = detaching();
+    rig.answer(id, Answer::Gave(Gave::Late));
+    rig.pass(SECOND / 10);
+    assert!(rig.outcome(call).is_none(), "{:?}", rig.outcome(call));
+    assert!(matches!(rig.last().1, Request::Give(_)));
 }
 
 /// P8: the answer to the one that was under way came during the detach.
