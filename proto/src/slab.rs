@@ -186,6 +186,10 @@ impl<T> Slab<T> {
         self.values.places.iter_mut().flatten().map(|(_, value)| value)
     }
 
+    pub fn len(&self) -> usize {
+        self.values.len
+    }
+
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -199,11 +203,11 @@ mod tests {
     fn an_old_number_finds_nothing_and_the_room_is_given_back_in_pieces() {
         let mut slab = Slab::default();
         let ids: Vec<_> = (0..100).map(|value| slab.insert(value)).collect();
-        assert!(slab.get(ids[7]) == Some(&7) && !slab.is_empty());
+        assert_eq!((slab.get(ids[7]), slab.len(), slab.is_empty()), (Some(&7), 100, false));
         for id in &ids[1..] {
             assert!(slab.remove(*id).is_some());
         }
-        assert_eq!((slab.values.len, slab.values.places.len()), (1, 100 - GIVEN_BACK));
+        assert_eq!((slab.len(), slab.values.places.len()), (1, 100 - GIVEN_BACK));
         let again = slab.insert(-1);
         assert_eq!((again.index, slab.get(ids[1]), slab.get(again)), (1, None, Some(&-1)));
         assert_eq!(slab.remove(ids[1]), None);
