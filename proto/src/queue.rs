@@ -527,6 +527,30 @@ mod tests {
         queue.round = None;
         assert_eq!(round(&mut queue, Scope::Full), [128, 128, 44]);
         assert_eq!(queue.places, Places::Sure, "until there is another reason");
+        let mut queue = self::queue(3000);
+        queue.verify_all(NOW);
+        assert_eq!(round(&mut queue, Scope::Full), [TICKETS_IN_A_POLL; POLLS_AT_ONCE]);
+    }
+
+    /// What a queue with two waiters reads of its first poll.
+    fn read(polled: Polled) -> (Queue, News) {
+        let mut queue = queue(2);
+        round(&mut queue, Scope::Full);
+        let carried = queue.take(RequestNumber(0)).expect("it was asked");
+        let news = queue.read(&carried, polled, floor(), NOW, &settings());
+        (queue, news)
+    }
+
+    /// P6: one poll does not look at all places.
+    #[test]
+    fn a_free_lock_with_more_places_is_polled_for_again_at_once() {
+        let free = Polled { holder: None, ..polled(2) };
+        let (queue, news) = read(Polled { more: true, ..free.clone() });
+        assert!(matches!(news, News::Polled { without, .. } if without.is_empty()));
+        assert_eq!(queue.due(), Some(NOW));
+        // Nobody else is there, so these have lost their places.
+        let (_, news) = read(free);
+        assert!(matches!(news, News::Polled { without, .. } if without.len() == 2));
     }
 
     /// The oldest are next, and each of the others is verified within as many rounds as it takes.

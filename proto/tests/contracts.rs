@@ -9,6 +9,7 @@ use fairlock_proto::error::{
     CallError, Cause, Ended, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
 };
 use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, Want};
+use fairlock_proto::node::{Lane, Node};
 use fairlock_proto::push::Push;
 use fairlock_proto::request::{Answer, Request};
 use fairlock_proto::requests::acquire::Acquired;
@@ -118,6 +119,33 @@ fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
     assert_eq!((renew.token, renew.only), (7, Only::Attempt(1)));
     rig.answer(id, renewed(LEASE));
     assert!(rig.is_granted(call));
+}
+
+/// P6: the answer is lost, and the server gives the same one.
+#[test]
+fn a_grant_for_a_request_that_pauses_has_it_sent_at_once() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    assert!(rig.sent.is_empty());
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
+}
+
+/// The server keeps the lease of the grant, which was longer, until a renewal sets the one that is wanted.
+#[test]
+fn the_first_renewal_of_a_short_lease_sets_it() {
+    for (left, only) in [(5 * SECOND, Only::Attempt(1)), (SECOND, Only::Longer)] {
+        let mut rig = Rig::new(settings());
+        let want = rig.want("x");
+        let call = rig.call(Want { lease: Lease::Renewed(SECOND), ..want });
+        let (id, _) = rig.last();
+        rig.answer(id, held(7, left));
+        rig.step(Event::Claimed(call));
+        rig.pass(SECOND / 2);
+        assert!(matches!(rig.last().1, Request::Renew(renew) if renew.only == only && renew.lease == SECOND));
+    }
 }
 
 /// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
@@ -248,15 +276,12 @@ fn calls_go_in_the_order_in_which_they_came() {
 
 #[test]
 fn a_call_that_waits_to_be_sent_keeps_its_turn_when_its_task_has_other_work() {
-    let mut rig = Rig::unconnected(settings(), Topology::OneServer);
-    let [first, _] = ["x", "y"].map(|name| rig.lock(name));
-    rig.step(Event::Disturbed(first));
-    rig.connect(NodeId(0));
-    let names = rig.sent.iter().map(|(.., request)| match request {
-        Request::Acquire(acquire) => acquire.keys.name.as_str(),
-        other => panic!("{other:?}"),
-    });
-    assert_eq!(names.collect::<Vec<_>>(), ["x", "y"]);
+    let mut rig = Rig::new(Settings { in_flight: 1, ..settings() });
+    let [_, second, _] = ["x", "y", "z"].map(|name| rig.lock(name));
+    rig.step(Event::Disturbed(second));
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    assert!(matches!(rig.last().1, Request::Acquire(acquire) if acquire.keys.name == "y"));
 }
 
 /// What is not wanted any more takes no room: a caller that comes and goes while the server is away.
@@ -269,6 +294,8 @@ fn a_call_that_is_given_up_before_it_was_sent_leaves_nothing() {
         rig.calls.remove(call.0);
     }
     assert!(rig.session.is_idle());
+    let waits = |node: &Node| Lane::ALL.into_iter().any(|lane| node.has_line(lane));
+    assert!(!rig.session.common.nodes.iter().any(waits));
     rig.connect(NodeId(0));
     assert!(rig.sent.is_empty());
 }
@@ -409,6 +436,19 @@ fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
     rig.pass(SECOND);
     assert_eq!(accept_leaves(&mut rig), 200);
     assert!(rig.session.is_idle() && rig.session.unfinished() == 0);
+}
+
+/// P6: a client that comes back keeps the place alive meanwhile.
+#[test]
+fn a_leave_is_not_given_up_while_its_slot_is_on_the_move() {
+    let mut rig = Rig::new(settings());
+    given_up(&mut rig);
+    for _ in 0..60 {
+        let (id, Request::Leave(_)) = rig.last() else { panic!("it does not leave") };
+        let moving = Refusal { kind: RefusalKind::SlotForNow, cause: Fault::NotConnected.into() };
+        rig.refuse(id, RequestError::Refused(moving));
+        rig.pass(SECOND);
+    }
 }
 
 #[test]
@@ -740,6 +780,17 @@ fn a_client_that_is_closing_is_closed_at_once_when_its_runtime_goes() {
     assert_eq!(rig.closed, None, "its leave has no answer");
     rig.step(Event::RuntimeGone);
     assert_eq!(rig.closed, Some(1));
+}
+
+#[test]
+fn a_nested_call_that_was_not_sent_ends_with_the_runtime() {
+    let mut rig = Rig::new(settings());
+    let want = Want { scope: Scope::Owner, ..rig.want("x") };
+    rig.hold_as(want.clone(), 7);
+    rig.disconnect();
+    let nested = rig.call(want);
+    rig.step(Event::RuntimeGone);
+    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(CallError::RuntimeGone))));
 }
 
 #[test]

@@ -220,6 +220,17 @@ fn an_extend_does_not_ask_for_less_than_the_lease_that_is_renewed() {
 }
 
 #[test]
+fn an_extend_goes_on_without_a_nested_guard() {
+    let mut rig = Rig::new(settings());
+    let [write, read] = write_and_read(&mut rig);
+    let call = extend(&mut rig, write, 2 * LEASE);
+    let (id, _) = rig.last();
+    rig.step(Event::Gone(read));
+    rig.answer(id, renewed(2 * LEASE));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Ok(())))));
+}
+
+#[test]
 fn an_extend_that_is_dropped_makes_room_for_the_next_one() {
     let mut rig = Rig::new(settings());
     let guard = rig.hold("x", 7);
@@ -534,6 +545,14 @@ fn a_new_limit_that_makes_room_has_others_come_in() {
         assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
         assert_eq!(rig.sent.iter().filter(|(.., it)| matches!(it, Request::Poll(_))).count(), usize::from(more));
     }
+}
+
+/// P5: nobody else could.
+#[test]
+fn a_handle_that_nobody_has_read_of_is_given_back() {
+    let mut rig = Rig::new(settings());
+    rig.step(Event::Unread(Box::new(handle(0))));
+    assert!(matches!(rig.last().1, Request::Release(release) if release.is_handle && &*release.owner == "d-3:0"));
 }
 
 #[test]
