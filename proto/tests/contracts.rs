@@ -520,15 +520,18 @@ fn a_nested_call_does_not_extend_a_fixed_lease() {
     assert!(matches!(rig.last().1, Request::Acquire(nesting) if nesting.lease <= LEASE - 10 * SECOND));
 }
 
-#[test]
-fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
+/// What the log gets of a task that waits for its own lock. `disturbed`: of the holder's call and the one that waits, the one whose
+/// task has other work.
+fn notes_of_a_self_wait(disturbed: Option<usize>) -> Vec<Note> {
     let mut rig = Rig::new(settings());
-    rig.hold("x", 7);
+    let holder = rig.hold("x", 7);
     rig.now = rig.now + Duration::from_millis(1);
-    let want = rig.want("x");
-    rig.call(fairlock_proto::event::Want { scope: Scope::Call, ..want });
+    let calls = [holder, rig.lock("x")];
     let (id, _) = rig.last();
     rig.answer(id, queued(7));
+    if let Some(which) = disturbed {
+        rig.step(Event::Disturbed(calls[which]));
+    }
     for _ in 0..40 {
         rig.pass(SECOND);
         for (id, _, request) in std::mem::take(&mut rig.sent) {
@@ -539,10 +542,18 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
             }
         }
     }
-    let warnings = rig.notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
-    assert_eq!(warnings.count(), 1, "{:?}", rig.notes);
-    let polls = rig.notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
-    assert!(polls.count() > 1 && matches!(rig.notes[0], Note::IsQueued(_)), "{:?}", rig.notes);
+    rig.notes
+}
+
+#[test]
+fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease_unless_it_has_other_work() {
+    for (disturbed, warnings) in [(None, 1), (Some(0), 1), (Some(1), 0)] {
+        let notes = notes_of_a_self_wait(disturbed);
+        let given = notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
+        assert_eq!(given.count(), warnings, "{disturbed:?}: {notes:?}");
+        let polls = notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
+        assert!(polls.count() > 1 && matches!(notes[0], Note::IsQueued(_)), "{notes:?}");
+    }
 }
 
 /// Another client has the lock, and these tickets have no place.
