@@ -301,5 +301,9 @@ mod tests {
             assert!(!node.may_pass(Lane::Acquire, now));
             assert!(node.may_pass(Lane::Acquire, now + LONGEST_BEFORE_A_PROBE));
         }
+        // What it refuses half-way it has served before.
+        let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Fault::OtherReply.into() };
+        let note = node.answered(&Err::<(), _>(RequestError::Refused(half_way)), 7, Instant::default());
+        assert!(matches!(note, Some(Note::AcceptsAgain(_))) && node.may_pass(Lane::Acquire, Instant::default()));
     }
 }

@@ -509,6 +509,29 @@ mod tests {
         assert_eq!(add(None, 1, Belief::GivenUp, None).places, Places::Sure, "there are no others");
     }
 
+    /// What verified the others did not ask for it, and its own answer may be older than the doubt.
+    #[test]
+    fn a_waiter_that_asked_before_a_doubt_has_all_places_verified() {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
+        for (asked, places) in [(NOW, Places::Unsure), (NOW + SECOND, Places::Sure)] {
+            let mut queue = queue(1);
+            queue.verify_all(NOW);
+            round(&mut queue, Scope::Full);
+            let new = NewWaiter { floor: Floor { asked, ..floor() }, ..waiter(&keys, &owner_id, 2) };
+            queue.add(&new, NOW + SECOND, NOW + 2 * SECOND);
+            assert_eq!(queue.places, places);
+        }
+    }
+
+    /// P6: one poll does not look at all places.
+    #[test]
+    fn a_new_waiter_polls_at_once_if_the_lock_is_free_behind_more_places() {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
+        let mut queue = queue(1);
+        queue.add(&NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
+        assert_eq!(queue.due(), Some(NOW));
+    }
+
     /// P7: a dead holder is replaced when its lease ends, and a client that is first in line asks before this one.
     #[test]
     fn a_new_waiter_polls_as_the_lease_of_the_holder_ends() {
