@@ -1,0 +1,104 @@
+//! `fairlock-links DOC`: no link is dead, in the pages and comments of the repository, in the documentation that `cargo doc`
+//! built in the folder DOC, and in the packages that are published. Sites of others are not asked. Exit code 1: a link is dead.
+
+mod html;
+mod packages;
+mod pages;
+mod site;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs, io};
+
+use packages::Package;
+use pages::Page;
+use site::Site;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Outcome<ExitCode> {
+    let doc = env::args().nth(1).ok_or("usage: fairlock-links DOC")?;
+    let mut site = Site::read(&fs::canonicalize(&doc).map_err(|error| format!("{doc}: {error}"))?)?;
+    let mut report = Report::default();
+    repository(&mut site, &mut report)?;
+    documentation(&mut site, &mut report)?;
+    println!("{} links, {} of them dead", report.links, report.dead.len());
+    for dead in &report.dead {
+        eprintln!("{dead}");
+    }
+    // With fewer, they were not found.
+    Ok(if report.dead.is_empty() && report.links > 1_000 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Default)]
+struct Report {
+    links: usize,
+    dead: BTreeSet<String>,
+}
+
+impl Report {
+    /// That a link leads somewhere, or what is wrong with it.
+    fn add(&mut self, place: impl FnOnce() -> String, link: &str, found: Result<(), String>) {
+        self.links += 1;
+        if let Err(problem) = found {
+            self.dead.insert(format!("{}: {link}: {problem}", place()));
+        }
+    }
+}
+
+/// The pages and the comments, and that those which are packed do not lead out of their package.
+fn repository(site: &mut Site, report: &mut Report) -> io::Result<()> {
+    for file in site.files.clone() {
+        let text = || fs::read_to_string(site.root.join(&file));
+        let page = match file.extension().and_then(|ending| ending.to_str()) {
+            Some("md") => Page::of_markdown(&text()?),
+            Some("rs") => Page::of_comments(&text()?),
+            _ => continue,
+        };
+        let place = |line: usize| format!("{}:{line}", file.display());
+        for (line, name) in &page.undefined {
+            report.add(|| place(*line), name, Err("is not defined on this page".to_owned()));
+        }
+        for (line, link) in &page.links {
+            let found = site.target(&site.root.join(&file), link).and_then(|target| match target {
+                Some(target) => site.check(&target).and_then(|()| packed_with(site, &file, &target.file, link)),
+                None => Ok(()),
+            });
+            report.add(|| place(*line), link, found);
+        }
+    }
+    Ok(())
+}
+
+/// crates.io resolves the links of a README by the repository; nobody does that for the other files of a package.
+fn packed_with(site: &Site, file: &Path, target: &Path, link: &str) -> Result<(), String> {
+    let has_it = |package: &Package| target.strip_prefix(&site.root).is_ok_and(|target| package.files.contains(target));
+    let is_left = |package: &&Package| {
+        package.files.contains(file) && package.readme.as_deref() != Some(file) && !has_it(package)
+    };
+    match site.packages.iter().find(is_left) {
+        Some(package) if !link.contains("://") => Err(format!("is not packed with {}", package.name)),
+        _ => Ok(()),
+    }
+}
+
+/// The pages that are reached from the first page of each library: files of an earlier build may lie beside them.
+fn documentation(site: &mut Site, report: &mut Report) -> io::Result<()> {
+    let mut open: Vec<PathBuf> = site.libraries().map(|name| site.doc.join(name).join("index.html")).collect();
+    let mut seen: BTreeSet<PathBuf> = open.iter().cloned().collect();
+    while let Some(page) = open.pop() {
+        for link in html::read(&fs::read_to_string(&page)?).links {
+            let found = site.target(&page, &link).and_then(|target| {
+                let Some(target) = target else { return Ok(()) };
+                site.check(&target)?;
+                if site.is_documentation(&target.file) && seen.insert(target.file.clone()) {
+                    open.push(target.file);
+                }
+                Ok(())
+            });
+            report.add(|| page.display().to_string(), &link, found);
+        }
+    }
+    Ok(())
+}
