@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 pub struct Html {
     pub links: Vec<String>,
     pub anchors: BTreeSet<String>,
+    /// Where the page sends its readers at once, with the anchor that they came with.
+    pub moved_to: Option<String>,
 }
 
 pub fn read(text: &str) -> Html {
@@ -21,6 +23,7 @@ pub fn read(text: &str) -> Html {
             match name {
                 "href" | "src" => html.links.push(unescaped(value)),
                 "id" | "name" => drop(html.anchors.insert(unescaped(value))),
+                "content" => html.moved_to = value.strip_prefix("0;URL=").map(unescaped).or(html.moved_to),
                 _ => {}
             }
         }
@@ -71,5 +74,8 @@ mod tests {
         ));
         assert_eq!(html.links, ["#7", "x.svg", "s.js", "../b.html#c"]);
         assert_eq!(html.anchors.iter().collect::<Vec<_>>(), ["7", "a&b"]);
+        assert_eq!(html.moved_to, None);
+        let moved = "<meta http-equiv=\"refresh\" content=\"0;URL=../b.html\"><meta content=\"c\">";
+        assert_eq!(super::read(moved).moved_to.as_deref(), Some("../b.html"));
     }
 }

@@ -8,6 +8,9 @@ use crate::packages::{self, Package, said};
 use crate::pages::Page;
 use crate::{Outcome, html};
 
+/// In texts of other crates that rustdoc copies: links of tracing, and of the standard library.
+const OF_OTHERS: [&str; 2] = ["dispatcher#setting-the-default-subscriber", "../../../nomicon/atomics.html"];
+
 /// A file of the repository or of the documentation, and a place in it.
 #[derive(Debug, PartialEq)]
 pub struct Target {
@@ -59,7 +62,7 @@ impl Site {
             page.to_owned()
         } else if let Some(published) = self.published(path) {
             published?
-        } else if path.split(['/', '.']).next().is_some_and(|word| word.contains(':')) {
+        } else if OF_OTHERS.contains(&link) || path.split(['/', '.']).next().is_some_and(|word| word.contains(':')) {
             return Ok(None);
         } else {
             joined(page.parent().unwrap_or(page), path)
@@ -118,7 +121,11 @@ impl Site {
 fn anchors_of(file: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(file).unwrap_or_default();
     match file.extension().and_then(|ending| ending.to_str()) {
-        Some("html") => html::read(&text).anchors,
+        Some("html") => {
+            let html = html::read(&text);
+            // The script of the page keeps the anchor.
+            html.moved_to.map_or(html.anchors, |page| anchors_of(&joined(file.parent().unwrap_or(file), &page)))
+        }
         Some("md") => Page::of_markdown(&text).anchors,
         _ => BTreeSet::new(),
     }
