@@ -15,6 +15,7 @@ pub struct Package {
     /// Where the files below are: within the repository.
     pub folder: PathBuf,
     pub repository: Option<String>,
+    pub documentation: Option<String>,
     pub readme: Option<PathBuf>,
     /// What is packed. Empty if it is not published.
     pub files: BTreeSet<PathBuf>,
@@ -43,6 +44,7 @@ fn package_of(root: &Path, package: &Value) -> Outcome<Package> {
     Ok(Package {
         library: library.and_then(|library| library["name"].as_str()).map(ToOwned::to_owned),
         repository: text("repository"),
+        documentation: text("documentation"),
         readme: text("readme").map(|readme| folder.join(readme)),
         folder: folder.to_owned(),
         files,

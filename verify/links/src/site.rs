@@ -11,13 +11,6 @@ use crate::{Outcome, html};
 /// In texts of other crates that rustdoc copies: links of tracing, and of the standard library.
 const OF_OTHERS: [&str; 2] = ["dispatcher#setting-the-default-subscriber", "../../../nomicon/atomics.html"];
 
-/// A file of the repository or of the documentation, and a place in it.
-#[derive(Debug, PartialEq)]
-pub struct Target {
-    pub file: PathBuf,
-    anchor: Option<String>,
-}
-
 pub struct Site {
     pub root: PathBuf,
     /// The built documentation.
@@ -50,24 +43,31 @@ impl Site {
         is_html && within.is_ok_and(|within| self.libraries().any(|library| within.starts_with(library)))
     }
 
-    /// Where a link on this page leads to: nowhere here if it is a site of others. What is to be published stands for what will
-    /// be at docs.rs and in the repository.
-    pub fn target(&self, page: &Path, link: &str) -> Result<Option<Target>, String> {
-        let (path, anchor) = match link.split_once('#') {
-            Some((path, anchor)) => (path, Some(anchor.to_owned())),
-            None => (link, None),
-        };
-        let path = path.split('?').next().unwrap_or(path);
-        let file = if path.is_empty() {
-            page.to_owned()
-        } else if let Some(published) = self.published(path) {
-            published?
-        } else if OF_OTHERS.contains(&link) || path.split(['/', '.']).next().is_some_and(|word| word.contains(':')) {
-            return Ok(None);
-        } else {
-            joined(page.parent().unwrap_or(page), path)
-        };
-        Ok(Some(Target { file, anchor }))
+    /// The file that a link on this page leads to, or none if that is a site of others.
+    pub fn follow(&mut self, page: &Path, link: &str) -> Result<Option<PathBuf>, String> {
+        let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+        let Some(file) = self.file(page, link, path.split('?').next().unwrap_or(path))? else { return Ok(None) };
+        let file = if file.starts_with(&self.doc) && file.is_dir() { file.join("index.html") } else { file };
+        if !self.has(&file) {
+            return Err("there is no such file".to_owned());
+        }
+        match anchor {
+            Some(anchor) if !self.has_anchor(&file, anchor) => Err(format!("{} has no such place", file.display())),
+            _ => Ok(Some(file)),
+        }
+    }
+
+    /// What is to be published stands for what will be at docs.rs and in the repository.
+    fn file(&self, page: &Path, link: &str, path: &str) -> Result<Option<PathBuf>, String> {
+        if path.is_empty() {
+            return Ok(Some(page.to_owned()));
+        }
+        if let Some(published) = self.published(path) {
+            return published.map(Some);
+        }
+        let is_elsewhere = path.split(['/', '.']).next().is_some_and(|word| word.contains(':'));
+        let is_here = !is_elsewhere && !OF_OTHERS.contains(&link);
+        Ok(is_here.then(|| joined(page.parent().unwrap_or(page), path)))
     }
 
     /// The file for a link to something of ours on the web.
@@ -96,25 +96,20 @@ impl Site {
         }
     }
 
-    /// Whether it is there. The documentation may be in a folder of the repository.
-    pub fn check(&mut self, target: &Target) -> Result<(), String> {
-        let is_built = target.file.starts_with(&self.doc);
-        let file = if is_built && target.file.is_dir() { target.file.join("index.html") } else { target.file.clone() };
-        let is_tracked = |file: &Path| file.strip_prefix(&self.root).is_ok_and(|file| self.files.contains(file));
-        if !(if is_built { file.is_file() } else { is_tracked(&file) }) {
-            return Err("there is no such file".to_owned());
+    /// The documentation may be in a folder of the repository.
+    fn has(&self, file: &Path) -> bool {
+        let is_tracked = || file.strip_prefix(&self.root).is_ok_and(|file| self.files.contains(file));
+        if file.starts_with(&self.doc) { file.is_file() } else { is_tracked() }
+    }
+
+    fn has_anchor(&mut self, file: &Path, anchor: &str) -> bool {
+        if !self.anchors.contains_key(file) {
+            self.anchors.insert(file.to_owned(), anchors_of(file));
         }
-        let Some(anchor) = &target.anchor else { return Ok(()) };
-        let anchors = match self.anchors.get(&file) {
-            Some(anchors) => anchors,
-            None => self.anchors.entry(file.clone()).or_insert(anchors_of(&file)),
-        };
+        let anchors = &self.anchors[file];
         // A script of rustdoc goes to `#7-9` of a source.
         let line = anchor.split('-').next().filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()));
-        if anchor.is_empty() || anchors.contains(anchor) || line.is_some_and(|line| anchors.contains(line)) {
-            return Ok(());
-        }
-        Err(format!("{} has no such place", file.display()))
+        anchor.is_empty() || anchors.contains(anchor) || line.is_some_and(|line| anchors.contains(line))
     }
 }
 
@@ -154,6 +149,7 @@ mod tests {
             library: Some("a_b".to_owned()),
             folder: PathBuf::new(),
             repository: Some("https://github.com/a/b".to_owned()),
+            documentation: None,
             readme: None,
             files: BTreeSet::from(["docs/c.md".into()]),
         };
@@ -162,37 +158,34 @@ mod tests {
         Site { root: "/r".into(), doc: "/r/target/doc".into(), files, packages: vec![package], anchors }
     }
 
+    const PAGE: &str = "/r/docs/x.md";
+
     #[test]
     fn links_lead_to_files_here_or_to_sites_of_others() {
         for (link, file) in [
-            ("c.md#d", "/r/docs/c.md"),
+            ("c.md", "/r/docs/c.md"),
             ("../e.md", "/r/e.md"),
-            ("#d", "/r/docs/x.md"),
+            ("", PAGE),
             ("https://docs.rs/a-b", "/r/target/doc/a_b"),
             ("https://docs.rs/a-b/latest/a_b/c.html", "/r/target/doc/a_b/c.html"),
             ("https://docs.rs/crate/a-b/latest/source/docs/c.md", "/r/docs/c.md"),
             ("https://github.com/a/b", "/r"),
             ("https://github.com/a/b/blob/main/docs/c.md", "/r/docs/c.md"),
         ] {
-            let target = site().target(Path::new("/r/docs/x.md"), link);
-            assert_eq!(target.map(|target| target.map(|target| target.file)), Ok(Some(file.into())), "{link}");
+            assert_eq!(site().file(Path::new(PAGE), link, link), Ok(Some(file.into())), "{link}");
         }
         for link in
             ["https://docs.rs/tokio", "https://docs.rs/crate/tokio/latest", "mailto:a@b", "http://localhost:1/a"]
         {
-            assert_eq!(site().target(Path::new("/r/docs/x.md"), link), Ok(None), "{link}");
+            assert_eq!(site().file(Path::new(PAGE), link, link), Ok(None), "{link}");
         }
     }
 
     #[test]
     fn dead_links_are_found() {
-        let found = |link: &str| {
-            let mut site = site();
-            let target = site.target(Path::new("/r/docs/x.md"), link)?;
-            target.map_or(Ok(()), |target| site.check(&target))
-        };
+        let follow = |link: &str| site().follow(Path::new(PAGE), link);
         for link in ["c.md", "c.md#d", "../docs", "https://github.com/a/b/tree/main/docs"] {
-            assert_eq!(found(link), Ok(()), "{link}");
+            assert!(follow(link).is_ok_and(|file| file.is_some()), "{link}");
         }
         for link in [
             "d.md",
@@ -203,7 +196,7 @@ mod tests {
             "https://github.com/a/b/blob/main/e.md",
             "https://github.com/a/b/issues",
         ] {
-            assert!(found(link).is_err(), "{link}");
+            assert!(follow(link).is_err(), "{link}");
         }
     }
 }
