@@ -47,7 +47,7 @@ impl Report {
 /// The pages and the comments, and that those which are packed do not lead out of their package.
 fn repository(site: &mut Site, report: &mut Report) -> io::Result<()> {
     for file in site.files.clone() {
-        let text = || fs::read_to_string(site.root.join(&file));
+        let text = || text(&site.root.join(&file));
         let page = match file.extension().and_then(|ending| ending.to_str()) {
             Some("md") => Page::of_markdown(&text()?),
             Some("rs") => Page::of_comments(&text()?),
@@ -89,7 +89,7 @@ fn documentation(site: &mut Site, report: &mut Report) -> io::Result<()> {
     let mut open: Vec<PathBuf> = site.libraries().map(|name| site.doc.join(name).join("index.html")).collect();
     let mut seen: BTreeSet<PathBuf> = open.iter().cloned().collect();
     while let Some(page) = open.pop() {
-        for link in html::read(&fs::read_to_string(&page)?).links {
+        for link in html::read(&text(&page)?).links {
             let found = site.follow(&page, &link).map(|target| {
                 let next = target.filter(|target| site.is_documentation(target));
                 open.extend(next.filter(|next| seen.insert(next.clone())));
@@ -98,4 +98,8 @@ fn documentation(site: &mut Site, report: &mut Report) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn text(file: &Path) -> io::Result<String> {
+    fs::read_to_string(file).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
 }

@@ -24,9 +24,9 @@ pub struct Site {
 impl Site {
     pub fn read(doc: &Path) -> Outcome<Self> {
         let root = fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))?;
-        let tracked = said(&root, "git ls-files -z --cached --others --exclude-standard")?;
+        let listed = said(&root, "git ls-files -z --cached --others --exclude-standard")?;
         let is_there = |file: &&Path| root.join(file).is_file();
-        let files = tracked.split_terminator('\0').map(Path::new).filter(is_there).flat_map(Path::ancestors);
+        let files = listed.split_terminator('\0').map(Path::new).filter(is_there).flat_map(Path::ancestors);
         let files = files.map(Path::to_owned).collect();
         let packages = packages::read(&root)?;
         Ok(Self { doc: doc.to_owned(), files, packages, root, anchors: BTreeMap::new() })
