@@ -147,6 +147,9 @@ pub use store::connect_options::{ConnectOptions, Credentials};
 /// [operating]: crate::operating
 /// [recipes]: crate::recipes
 /// [migrating]: crate::migrating
+/// [cli]: crate::command
+/// [guide]: crate::guide
+/// [reliability]: crate::reliability
 #[doc = include_str!("../README.md")]
 // Its code blocks are tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
@@ -161,6 +164,7 @@ pub mod readme {}
 /// [quorum]: crate::masters
 /// [recipes]: crate::recipes
 /// [deploying]: crate::deploying
+/// [operating]: crate::operating#what-it-costs-the-server
 #[doc = include_str!("../docs/guide.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod guide {}
@@ -214,6 +218,10 @@ pub mod reliability {}
 /// [quorum]: crate::masters
 /// [guide]: crate::guide#connecting
 /// [changelog]: https://docs.rs/crate/fairlock/latest/source/CHANGELOG.md
+/// [keys]: crate::operating#keys-restarts-clocks
+/// [handle]: crate::guide#holds-that-outlive-a-guard
+/// [design]: crate::design
+/// [promises]: crate::readme#promises
 #[doc = include_str!("../docs/deploying.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod deploying {}
@@ -233,6 +241,13 @@ pub mod masters {}
 /// [oncall]: crate::command
 /// [deploying]: crate::deploying#restarts
 /// [quorum]: crate::masters
+/// [readme]: crate::readme#promises
+/// [fencing]: crate::guide#fencing
+/// [closing]: crate::guide#closing
+/// [upgrades]: crate::deploying#upgrades
+/// [guide]: crate::guide#good-to-know
+/// [which-cluster]: crate::deploying#which-cluster
+/// [moves]: crate::deploying#names-that-move
 #[doc = include_str!("../docs/operating.md")]
 #[cfg(doc)]
 pub mod operating {}
@@ -240,6 +255,10 @@ pub mod operating {}
 /// What locks are used for.
 ///
 /// [migrating]: crate::migrating
+/// [leases]: crate::guide#leases
+/// [testing]: crate::guide#testing-code-that-locks
+/// [semaphores]: crate::guide#semaphores
+/// [statements]: crate::guide#fencing
 #[doc = include_str!("../docs/recipes.md")]
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod recipes {}
@@ -247,7 +266,8 @@ pub mod recipes {}
 /// From other locks to this one.
 ///
 /// [quorum]: crate::masters
-/// [recipes]: crate::recipes
+/// [cli]: crate::command
+/// [recipes]: crate::recipes#fencing
 #[doc = include_str!("../docs/migrating.md")]
 #[cfg(doc)]
 pub mod migrating {}

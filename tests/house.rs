@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fairlock_proto::command::ScriptName;
 
@@ -622,35 +623,44 @@ fn the_alerts_ask_for_numbers_that_there_are_and_the_page_tells_of_each() {
     }
 }
 
-/// The README is also shown where the files beside it are not: on crates.io, and on docs.rs.
-#[test]
-fn links_of_the_readme_work_outside_of_the_repository() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let anchors: BTreeSet<String> = readme.lines().filter(|line| line.starts_with("##")).map(anchor).collect();
-    let library = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    let inline = readme.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let defined = readme.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split_once("]: "));
-    let links: Vec<&str> = inline.chain(defined.map(|(_, target)| target)).collect();
-    assert!(links.len() > 5, "links were not found: {links:?}");
-    for link in links {
-        let works = if let Some(heading) = link.strip_prefix('#') {
-            anchors.contains(heading)
-        } else if let Some(page) = link.strip_prefix("https://docs.rs/fairlock/latest/fairlock/") {
-            library.contains(&format!("pub mod {} {{}}", page.trim_end_matches('/')))
-        } else if let Some(file) = link.strip_prefix("https://docs.rs/crate/fairlock/latest/source/") {
-            // Whole packages in sub-folders and what the manifest excludes are not packed.
-            (file.starts_with("docs/") || file.starts_with("src/")) && root().join(file).is_file()
-        } else {
-            false
-        };
-        assert!(works, "README.md: {link} leads nowhere outside of the repository");
-    }
-}
+/// The categories of crates.io that the packages are in; it refuses unknown ones.
+const CATEGORIES: [&str; 5] =
+    ["asynchronous", "command-line-utilities", "concurrency", "database", "development-tools::testing"];
 
-/// The name of a heading in a link.
-fn anchor(heading: &str) -> String {
-    let words = heading.trim_start_matches('#').trim().to_lowercase();
-    words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-')).collect::<String>().replace(' ', "-")
+#[test]
+fn a_package_has_what_crates_io_shows_or_is_not_published() {
+    let metadata = ["metadata", "--no-deps", "--locked", "--offline", "--format-version", "1"];
+    let said = Command::new(env!("CARGO")).args(metadata).current_dir(root()).output().unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&said.stdout).unwrap();
+    let mut published = BTreeSet::new();
+    for package in metadata["packages"].as_array().unwrap().iter().filter(|package| package["publish"].is_null()) {
+        let name = package["name"].as_str().unwrap();
+        for key in ["description", "documentation", "edition", "license", "readme", "rust_version"] {
+            assert!(package[key].as_str().is_some_and(|text| !text.is_empty()), "{name}: no {key}");
+        }
+        // It resolves the relative links of a README by this address, if it knows the host.
+        assert!(package["repository"].as_str().is_some_and(|url| url.starts_with("https://github.com/")), "{name}");
+        let words = |key: &str| package[key].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        assert!((1..=5).contains(&words("keywords").count()), "{name}: keywords");
+        assert!(words("keywords").all(|word| word.len() <= 20), "{name}: keywords");
+        assert!((1..=5).contains(&words("categories").count()), "{name}: categories");
+        assert!(words("categories").all(|category| CATEGORIES.contains(&category)), "{name}: categories");
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let own = dependencies.filter(|it| it["path"].is_string()).map(|it| it["name"].as_str().unwrap().to_owned());
+        published.insert((name, own.collect::<BTreeSet<_>>()));
+    }
+    for outside in ["benches/peers/Cargo.toml", "benches/peers/rust/Cargo.toml"] {
+        assert!(fs::read_to_string(root().join(outside)).unwrap().contains("\npublish = false\n"), "{outside}");
+    }
+    let script = fs::read_to_string(root().join("scripts/package")).unwrap();
+    let list = script.lines().find_map(|line| line.strip_prefix("packages=(")?.strip_suffix(')')).unwrap();
+    let order: Vec<&str> = list.split(' ').collect();
+    let listed: BTreeSet<&str> = order.iter().copied().collect();
+    assert_eq!(published.iter().map(|(name, _)| *name).collect::<BTreeSet<_>>(), listed, "scripts/package");
+    for (name, own) in published {
+        let before: Vec<&str> = order.iter().copied().take_while(|earlier| *earlier != name).collect();
+        assert!(own.iter().all(|it| before.contains(&it.as_str())), "scripts/package: {name} comes before {own:?}");
+    }
 }
 
 /// "Decision 84" must lead to one text.

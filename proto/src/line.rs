@@ -88,8 +88,8 @@ mod tests {
         for number in (1..999).rev() {
             assert_eq!(line.remove(RequestNumber(number)), Some(number));
             assert_eq!(line.remove(RequestNumber(number)), None);
+            assert!(line.places.len() <= 64 + 2 * line.len);
         }
-        assert!(line.places.len() <= 64 + 2 * line.len);
         assert_eq!((line.first(), line.get(RequestNumber(999))), (Some(&0), Some(&999)));
         assert_eq!((line.pop_first(), line.pop_first(), line.pop_first()), (Some(0), Some(999), None));
         assert!(line.is_empty());

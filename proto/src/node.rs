@@ -287,4 +287,23 @@ mod tests {
         assert_eq!(node.frozen_for(Instant::default()), Some(Duration::from_millis(5)));
         assert_eq!(node.frozen_for(Instant::from_micros(5000)), None);
     }
+
+    /// P3, P6: soon enough for those that wait.
+    #[test]
+    fn a_server_that_goes_on_refusing_is_asked_again_after_a_pause() {
+        let refusal = Refusal { kind: RefusalKind::ServerForNow, cause: Fault::OtherReply.into() };
+        let refused = Err::<(), _>(RequestError::Refused(refusal));
+        let mut node = Node::new(NodeId(0), Duration::ZERO);
+        for second in 60..70 {
+            let now = Instant::from_micros(second * 1_000_000);
+            assert!(node.may_pass(Lane::Acquire, now));
+            node.answered(&refused, 7, now);
+            assert!(!node.may_pass(Lane::Acquire, now));
+            assert!(node.may_pass(Lane::Acquire, now + LONGEST_BEFORE_A_PROBE));
+        }
+        // What it refuses half-way it has served before.
+        let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Fault::OtherReply.into() };
+        let note = node.answered(&Err::<(), _>(RequestError::Refused(half_way)), 7, Instant::default());
+        assert!(matches!(note, Some(Note::AcceptsAgain(_))) && node.may_pass(Lane::Acquire, Instant::default()));
+    }
 }

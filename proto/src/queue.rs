@@ -441,20 +441,24 @@ mod tests {
         Floor { token: 7, asked: NOW, round_trip: SECOND / 10, epoch: Epoch::default() }
     }
 
-    fn add(queue: Option<Queue>, seq: u64, belief: Belief, lease_left: Option<Duration>) -> Queue {
-        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), format!("c:{seq}").into());
-        let new = NewWaiter {
-            keys: &keys,
+    fn waiter<'a>(keys: &'a Arc<Keys>, owner_id: &'a Arc<str>, seq: u64) -> NewWaiter<'a> {
+        NewWaiter {
+            keys,
             slot: 0,
             entry: Slab::default().insert(()),
-            owner_id: &owner_id,
+            owner_id,
             seq: Seq(seq),
             floor: floor(),
-            lease_left,
+            lease_left: None,
             holder: None,
             more: false,
-            belief,
-        };
+            belief: Belief::Known,
+        }
+    }
+
+    fn add(queue: Option<Queue>, seq: u64, belief: Belief, lease_left: Option<Duration>) -> Queue {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), format!("c:{seq}").into());
+        let new = NewWaiter { lease_left, belief, ..waiter(&keys, &owner_id, seq) };
         let regular = NOW + 2 * SECOND;
         let mut queue = queue.unwrap_or_else(|| Queue::new(&new, regular));
         queue.add(new, NOW, regular);
@@ -505,12 +509,49 @@ mod tests {
         queue.places == Places::Unsure
     }
 
+    #[test]
+    fn a_queue_lasts_as_long_as_its_waiters() {
+        let (keys, owner_id, mut queues) = (Arc::new(Keys::new("p", "x")), "c:1".into(), Queues::default());
+        let [id, same] = [1, 2].map(|seq| {
+            let new = waiter(&keys, &owner_id, seq);
+            let id = queues.for_waiter(&new, NOW);
+            queues.get_mut(id).expect("it is there").add(&new, NOW, NOW);
+            id
+        });
+        assert_eq!(id, same);
+        assert!(queues.remove_waiter(id, Seq(1)).is_none() && !queues.is_empty());
+        assert!(queues.remove_waiter(id, Seq(2)).is_some() && queues.is_empty());
+    }
+
     /// R8: the places of a client that the server gave up have gone with it.
     #[test]
     fn a_waiter_whose_client_was_given_up_has_all_places_verified() {
         assert_eq!(add(Some(queue(1)), 2, Belief::Known, None).places, Places::Sure);
         assert_eq!(add(Some(queue(1)), 2, Belief::GivenUp, None).places, Places::Unsure);
         assert_eq!(add(None, 1, Belief::GivenUp, None).places, Places::Sure, "there are no others");
+    }
+
+    /// What verified the others did not ask for it, and its own answer may be older than the doubt.
+    #[test]
+    fn a_waiter_that_asked_before_a_doubt_has_all_places_verified() {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
+        for (asked, places) in [(NOW, Places::Unsure), (NOW + SECOND, Places::Sure)] {
+            let mut queue = queue(1);
+            queue.verify_all(NOW);
+            round(&mut queue, Scope::Full);
+            let new = NewWaiter { floor: Floor { asked, ..floor() }, ..waiter(&keys, &owner_id, 2) };
+            queue.add(&new, NOW + SECOND, NOW + 2 * SECOND);
+            assert_eq!(queue.places, places);
+        }
+    }
+
+    /// P6: one poll does not look at all places.
+    #[test]
+    fn a_new_waiter_polls_at_once_if_the_lock_is_free_behind_more_places() {
+        let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
+        let mut queue = queue(1);
+        queue.add(&NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
+        assert_eq!(queue.due(), Some(NOW));
     }
 
     /// P7: a dead holder is replaced when its lease ends, and a client that is first in line asks before this one.
@@ -531,6 +572,30 @@ mod tests {
         queue.round = None;
         assert_eq!(round(&mut queue, Scope::Full), [128, 128, 44]);
         assert_eq!(queue.places, Places::Sure, "until there is another reason");
+        let mut queue = self::queue(3000);
+        queue.verify_all(NOW);
+        assert_eq!(round(&mut queue, Scope::Full), [TICKETS_IN_A_POLL; POLLS_AT_ONCE]);
+    }
+
+    /// What a queue with two waiters reads of its first poll.
+    fn read(polled: Polled) -> (Queue, News) {
+        let mut queue = queue(2);
+        round(&mut queue, Scope::Full);
+        let carried = queue.take(RequestNumber(0)).expect("it was asked");
+        let news = queue.read(&carried, polled, floor(), NOW, &settings());
+        (queue, news)
+    }
+
+    /// P6: one poll does not look at all places.
+    #[test]
+    fn a_free_lock_with_more_places_is_polled_for_again_at_once() {
+        let free = Polled { holder: None, ..polled(2) };
+        let (queue, news) = read(Polled { more: true, ..free.clone() });
+        assert!(matches!(news, News::Polled { without, .. } if without.is_empty()));
+        assert_eq!(queue.due(), Some(NOW));
+        // Nobody else is there, so these have lost their places.
+        let (_, news) = read(free);
+        assert!(matches!(news, News::Polled { without, .. } if without.len() == 2));
     }
 
     /// The oldest are next, and each of the others is verified within as many rounds as it takes.
@@ -561,6 +626,19 @@ mod tests {
         // A grant may have come and gone since the last answer.
         assert!(!verifies_all_after(polled(20), NOW + 4 * SECOND));
         assert!(verifies_all_after(polled(20), NOW + 5 * SECOND));
+    }
+
+    #[test]
+    fn a_round_lasts_until_its_last_answer() {
+        let mut queue = queue(300);
+        queue.verify_all(NOW);
+        let requests = round(&mut queue, Scope::Full).len() as u64;
+        for number in (0..requests).map(RequestNumber) {
+            assert_eq!(queue.due(), None);
+            let carried = queue.take(number).expect("it was asked");
+            queue.read(&carried, polled(300), floor(), NOW, &settings());
+        }
+        assert!(queue.due().is_some());
     }
 
     #[test]

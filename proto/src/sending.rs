@@ -157,3 +157,31 @@ pub struct Sent {
     /// Of the server at that time.
     pub epoch: Epoch,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Fault;
+
+    #[test]
+    fn a_timer_ends_a_pause_that_is_over_and_nothing_else() {
+        let [early, due] = [1, 2].map(Instant::from_micros);
+        let under_way = Sending::UnderWay(RequestNumber(1));
+        for (mut sending, now, then) in [
+            (Sending::Pause(due), early, Sending::Pause(due)),
+            (Sending::Pause(due), due, Sending::Waits),
+            (under_way, due, under_way),
+        ] {
+            sending.go_on(now);
+            assert_eq!(sending, then);
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_when_its_time_is_over_may_be_served_yet() {
+        let mut asked = Asked::new(Seq(1), Backoff::new(1));
+        assert!(matches!(asked.out_of_time(Fault::NoAnswerYet.into()), RequestError::NotSent(_)));
+        asked.sending = Sending::UnderWay(RequestNumber(1));
+        assert!(matches!(asked.out_of_time(Fault::NoAnswerYet.into()), RequestError::Unanswered(_)));
+    }
+}

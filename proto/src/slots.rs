@@ -123,5 +123,7 @@ mod tests {
         assert_eq!((slots.serving(0), slots.serving(300)), (before, before));
         slots.renew(one);
         assert!(slots.serving(0).epoch > slots.serving(100).epoch && slots.serving(100).epoch > before.epoch);
+        slots.assign(&(50..=300), one);
+        assert!((50..=300).all(|slot| slots.serving(slot) == slots.serving(50)) && slots.serving(100).node == one);
     }
 }

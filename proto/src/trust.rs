@@ -139,6 +139,7 @@ mod tests {
         let mut trust = Trust::new(floor(7, BEGUN));
         trust.learn(floor(9, BEGUN + 2 * SECOND));
         trust.learn(floor(7, BEGUN + SECOND));
+        trust.learn(floor(9, BEGUN + SECOND));
         let judge_as =
             |kind, token| trust.judge(kind, grant(token, 5 * SECOND), Epoch::default(), SECOND, BEGUN + 3 * SECOND);
         let judge = |token| judge_as(Kind::Lock, token);

@@ -5,8 +5,11 @@ mod rig;
 use std::time::Duration;
 
 use fairlock_proto::effect::{Note, Outcome};
-use fairlock_proto::error::{CallError, Cause, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked};
+use fairlock_proto::error::{
+    CallError, Cause, Ended, Fault, Loss, Refusal, RefusalKind, RequestError, UnlockError, Unlocked,
+};
 use fairlock_proto::event::{CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, Scope, Want};
+use fairlock_proto::node::{Lane, Node};
 use fairlock_proto::push::Push;
 use fairlock_proto::request::{Answer, Request};
 use fairlock_proto::requests::acquire::Acquired;
@@ -89,6 +92,60 @@ fn a_grant_that_an_answer_proves_is_trusted() {
     rig.answer(id, queued(7));
     rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
     assert!(rig.is_granted(call) && rig.sent.is_empty());
+}
+
+/// R7: what judges it comes with the answer.
+#[test]
+fn a_grant_that_overtakes_the_answer_of_its_request_counts_with_it() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    assert!(!rig.is_granted(call));
+    rig.answer(id, queued(7));
+    assert!(rig.is_granted(call) && rig.sent.is_empty());
+}
+
+/// It might be lost before its first renewal.
+#[test]
+fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.pass(SECOND);
+    rig.answer(id, held(7, SECOND));
+    assert!(!rig.is_granted(call));
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
+    assert_eq!((renew.token, renew.only), (7, Only::Attempt(1)));
+    rig.answer(id, renewed(LEASE));
+    assert!(rig.is_granted(call));
+}
+
+/// P6: the answer is lost, and the server gives the same one.
+#[test]
+fn a_grant_for_a_request_that_pauses_has_it_sent_at_once() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    assert!(rig.sent.is_empty());
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, grant(8, "c:1:1")));
+    assert!(matches!(rig.last().1, Request::Acquire(_)));
+}
+
+/// The server keeps the lease of the grant, which was longer, until a renewal sets the one that is wanted.
+#[test]
+fn the_first_renewal_of_a_short_lease_sets_it() {
+    for (left, only) in [(5 * SECOND, Only::Attempt(1)), (SECOND, Only::Longer)] {
+        let mut rig = Rig::new(settings());
+        let want = rig.want("x");
+        let call = rig.call(Want { lease: Lease::Renewed(SECOND), ..want });
+        let (id, _) = rig.last();
+        rig.answer(id, held(7, left));
+        rig.step(Event::Claimed(call));
+        rig.pass(SECOND / 2);
+        assert!(matches!(rig.last().1, Request::Renew(renew) if renew.only == only && renew.lease == SECOND));
+    }
 }
 
 /// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
@@ -217,6 +274,16 @@ fn calls_go_in_the_order_in_which_they_came() {
     assert_eq!(names, all);
 }
 
+#[test]
+fn a_call_that_waits_to_be_sent_keeps_its_turn_when_its_task_has_other_work() {
+    let mut rig = Rig::new(Settings { in_flight: 1, ..settings() });
+    let [_, second, _] = ["x", "y", "z"].map(|name| rig.lock(name));
+    rig.step(Event::Disturbed(second));
+    let (id, _) = rig.last();
+    rig.answer(id, held(7, LEASE));
+    assert!(matches!(rig.last().1, Request::Acquire(acquire) if acquire.keys.name == "y"));
+}
+
 /// What is not wanted any more takes no room: a caller that comes and goes while the server is away.
 #[test]
 fn a_call_that_is_given_up_before_it_was_sent_leaves_nothing() {
@@ -227,6 +294,8 @@ fn a_call_that_is_given_up_before_it_was_sent_leaves_nothing() {
         rig.calls.remove(call.0);
     }
     assert!(rig.session.is_idle());
+    let waits = |node: &Node| Lane::ALL.into_iter().any(|lane| node.has_line(lane));
+    assert!(!rig.session.common.nodes.iter().any(waits));
     rig.connect(NodeId(0));
     assert!(rig.sent.is_empty());
 }
@@ -366,7 +435,20 @@ fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
     refuse_leaves(&mut rig, 90);
     rig.pass(SECOND);
     assert_eq!(accept_leaves(&mut rig), 200);
-    assert!(rig.session.is_idle());
+    assert!(rig.session.is_idle() && rig.session.unfinished() == 0);
+}
+
+/// P6: a client that comes back keeps the place alive meanwhile.
+#[test]
+fn a_leave_is_not_given_up_while_its_slot_is_on_the_move() {
+    let mut rig = Rig::new(settings());
+    given_up(&mut rig);
+    for _ in 0..60 {
+        let (id, Request::Leave(_)) = rig.last() else { panic!("it does not leave") };
+        let moving = Refusal { kind: RefusalKind::SlotForNow, cause: Fault::NotConnected.into() };
+        rig.refuse(id, RequestError::Refused(moving));
+        rig.pass(SECOND);
+    }
 }
 
 #[test]
@@ -409,6 +491,7 @@ fn max_hold_ends_the_renewals() {
     let mut rig = Rig::new(fairlock_proto::settings::Settings { max_hold: Some(2 * LEASE), ..settings() });
     let call = rig.hold("x", 7);
     for _ in 0..20 {
+        assert!(rig.lost.is_empty(), "renewed until then");
         rig.pass(LEASE / 10);
         while let Some((id, _, Request::Renew(renew))) = rig.sent.pop() {
             rig.answer(id, renewed(renew.lease.max(SECOND)));
@@ -419,14 +502,36 @@ fn max_hold_ends_the_renewals() {
 }
 
 #[test]
-fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
+fn a_hold_that_is_lost_long_before_max_hold_was_not_held_for_too_long() {
+    let mut rig = Rig::new(Settings { max_hold: Some(2 * LEASE), ..settings() });
+    let call = rig.hold("x", 7);
+    rig.pass(LEASE);
+    assert_eq!(rig.lost, [call]);
+    assert!(!rig.notes.iter().any(|note| matches!(note, Note::HeldForTooLong(_))), "{:?}", rig.notes);
+}
+
+#[test]
+fn a_nested_call_does_not_extend_a_fixed_lease() {
     let mut rig = Rig::new(settings());
-    rig.hold("x", 7);
+    let want = Want { scope: Scope::Owner, lease: Lease::Fixed(LEASE), ..rig.want("x") };
+    rig.hold_as(want.clone(), 7);
+    rig.pass(10 * SECOND);
+    rig.call(want);
+    assert!(matches!(rig.last().1, Request::Acquire(nesting) if nesting.lease <= LEASE - 10 * SECOND));
+}
+
+/// What the log gets of a task that waits for its own lock. `disturbed`: of the holder's call and the one that waits, the one whose
+/// task has other work.
+fn notes_of_a_self_wait(disturbed: Option<usize>) -> Vec<Note> {
+    let mut rig = Rig::new(settings());
+    let holder = rig.hold("x", 7);
     rig.now = rig.now + Duration::from_millis(1);
-    let want = rig.want("x");
-    rig.call(fairlock_proto::event::Want { scope: Scope::Call, ..want });
+    let calls = [holder, rig.lock("x")];
     let (id, _) = rig.last();
     rig.answer(id, queued(7));
+    if let Some(which) = disturbed {
+        rig.step(Event::Disturbed(calls[which]));
+    }
     for _ in 0..40 {
         rig.pass(SECOND);
         for (id, _, request) in std::mem::take(&mut rig.sent) {
@@ -437,10 +542,18 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease() {
             }
         }
     }
-    let warnings = rig.notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
-    assert_eq!(warnings.count(), 1, "{:?}", rig.notes);
-    let polls = rig.notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
-    assert!(polls.count() > 1 && matches!(rig.notes[0], Note::IsQueued(_)), "{:?}", rig.notes);
+    rig.notes
+}
+
+#[test]
+fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease_unless_it_has_other_work() {
+    for (disturbed, warnings) in [(None, 1), (Some(0), 1), (Some(1), 0)] {
+        let notes = notes_of_a_self_wait(disturbed);
+        let given = notes.iter().filter(|note| matches!(note, Note::WaitsForItself(_)));
+        assert_eq!(given.count(), warnings, "{disturbed:?}: {notes:?}");
+        let polls = notes.iter().filter(|note| matches!(note, Note::StillWaiting { waiting: 1, holder: Some(_), .. }));
+        assert!(polls.count() > 1 && matches!(notes[0], Note::IsQueued(_)), "{notes:?}");
+    }
 }
 
 /// Another client has the lock, and these tickets have no place.
@@ -480,7 +593,8 @@ fn names_that_were_released_just_before_a_connection_ended_are_asked_about() {
     rig.disconnect();
     rig.connect(NodeId(0));
     let (id, Request::Poll(poll)) = rig.last() else { panic!("it is not asked about") };
-    assert!(!poll.waits && poll.keys.name == "x");
+    assert!(!poll.waits && !poll.names_ours && poll.keys.name == "x");
+    rig.pass(SECOND);
     rig.answer(id, polled_holder("c:1", 1, 7));
     let (_, Request::Leave(leave)) = rig.last() else { panic!("it is not released again") };
     assert_eq!((&*leave.owner, leave.seq), ("c:1", 1));
@@ -669,6 +783,29 @@ fn a_closed_client_whose_runtime_goes_sends_nothing_more() {
 }
 
 #[test]
+fn a_client_that_is_closing_is_closed_at_once_when_its_runtime_goes() {
+    let mut rig = Rig::new(settings());
+    rig.hold("x", 7);
+    rig.step(Event::Close);
+    let (id, Request::Leave(_)) = rig.last() else { panic!("it does not leave") };
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    assert_eq!(rig.closed, None, "its leave has no answer");
+    rig.step(Event::RuntimeGone);
+    assert_eq!(rig.closed, Some(1));
+}
+
+#[test]
+fn a_nested_call_that_was_not_sent_ends_with_the_runtime() {
+    let mut rig = Rig::new(settings());
+    let want = Want { scope: Scope::Owner, ..rig.want("x") };
+    rig.hold_as(want.clone(), 7);
+    rig.disconnect();
+    let nested = rig.call(want);
+    rig.step(Event::RuntimeGone);
+    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(CallError::RuntimeGone))));
+}
+
+#[test]
 fn an_unlock_behind_the_end_of_the_runtime_says_so_at_once() {
     let mut rig = Rig::new(settings());
     let [call, dropped] = ["x", "y"].map(|name| rig.hold(name, 7));
@@ -783,6 +920,27 @@ fn a_call_that_came_too_late_is_asked_again_after_a_pause() {
     assert_eq!(again.seq, first.seq);
 }
 
+#[test]
+fn a_request_without_an_answer_is_sent_again_after_a_pause() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, Request::Acquire(first)) = rig.last() else { panic!("no acquire") };
+    rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+    rig.settle();
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    rig.pass(SECOND / 10);
+    let (_, Request::Acquire(again)) = rig.last() else { panic!("it does not ask again") };
+    assert_eq!(again.seq, first.seq);
+}
+
+#[test]
+fn the_clock_of_a_server_is_known_while_it_is_connected() {
+    let mut rig = Rig::new(settings());
+    rig.pass(SECOND);
+    assert_eq!(rig.session.server_micros(rig.now, NodeId(0)), rig.server_micros());
+    assert_eq!(rig.session.server_micros(rig.now, NodeId(1)), 0);
+}
+
 /// P8: renewals do not wait behind a thousand new calls.
 #[test]
 fn a_new_connection_is_asked_about_holds_before_anything_else() {
@@ -824,17 +982,23 @@ fn a_forced_end_of_another_hold_ends_nothing() {
 
 /// R1: a copy of its request may still add one to the count of the server, which a later request sets.
 #[test]
-fn a_nested_call_that_is_out_of_time_sets_the_count() {
-    let mut rig = Rig::new(settings());
-    let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
-    rig.hold_as(want.clone(), 7);
-    let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
-    let nested = rig.call(fairlock_proto::event::Want { manner, ..want });
-    assert!(matches!(rig.last().1, Request::Acquire(_)));
-    rig.pass(SECOND);
-    assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(_))), "{:?}", rig.outcome(nested));
-    let Request::Release(release) = rig.last().1 else { panic!("the count is not set") };
-    assert_eq!((release.holds, release.token), (1, 7));
+fn a_nested_call_that_is_dropped_or_out_of_time_sets_the_count() {
+    for is_dropped in [false, true] {
+        let mut rig = Rig::new(settings());
+        let want = fairlock_proto::event::Want { scope: Scope::Owner, ..rig.want("x") };
+        rig.hold_as(want.clone(), 7);
+        let manner = Manner::Waits { limit: Some(rig.now + SECOND) };
+        let nested = rig.call(fairlock_proto::event::Want { manner, ..want });
+        assert!(matches!(rig.last().1, Request::Acquire(_)));
+        if is_dropped {
+            rig.step(Event::Gone(nested));
+        } else {
+            rig.pass(SECOND);
+            assert!(matches!(rig.outcome(nested), Some(Outcome::Failed(_))), "{:?}", rig.outcome(nested));
+        }
+        let Request::Release(release) = rig.last().1 else { panic!("the count is not set") };
+        assert_eq!((release.holds, release.token), (1, 7));
+    }
 }
 
 /// R3: a copy of an acquire that is served after the release finds a tombstone. While a hold remains, it finds that.
@@ -871,8 +1035,12 @@ fn an_unlock_that_is_refused_until_a_person_helps_says_so_at_once_and_goes_on() 
     let call = rig.hold("x", 7);
     rig.step(Event::Unlock(call));
     let (id, _) = rig.last();
-    let refusal = Refusal { kind: RefusalKind::Final, cause: Fault::NoAnswerYet.into() };
-    rig.refuse(id, RequestError::Refused(refusal));
+    let refusal = |kind| RequestError::Refused(Refusal { kind, cause: Fault::NoAnswerYet.into() });
+    rig.refuse(id, refusal(RefusalKind::SlotForNow));
+    assert!(!matches!(rig.outcome(call), Some(Outcome::Unlocked(_))), "that passes");
+    rig.pass(SECOND / 10);
+    let (id, _) = rig.last();
+    rig.refuse(id, refusal(RefusalKind::Final));
     let outcome = rig.outcome(call);
     assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Refused { .. })))), "{outcome:?}");
     rig.pass(SECOND);
@@ -913,4 +1081,151 @@ fn a_call_that_lost_its_place_is_behind_others_until_an_answer() {
     rig.answer(id, polled_by_others(8, &[0]));
     assert!(matches!(rig.last().1, Request::Acquire(_)));
     assert!(rig.session.stage_at(1, &lock).is_behind_others());
+}
+
+/// So many wait that a poll verifies the places of some of them.
+fn with_many_waiters() -> Rig {
+    let mut rig = Rig::new(settings());
+    for _ in 0..20 {
+        rig.lock("x");
+        let (id, _) = rig.last();
+        rig.answer(id, queued(7));
+    }
+    rig
+}
+
+/// How many places the next poll verifies.
+fn polled_places(rig: &mut Rig) -> usize {
+    rig.pass(settings().poll_interval);
+    let (_, Request::Poll(poll)) = rig.last() else { panic!("no poll") };
+    poll.tickets.len()
+}
+
+/// P9: what was ended may have been the grant of a waiter whose message is lost.
+#[test]
+fn a_forced_end_has_the_places_of_all_waiters_verified() {
+    assert_eq!(polled_places(&mut with_many_waiters()), 16);
+    let mut rig = with_many_waiters();
+    let revoked = Push::Revoked { token: 7, owner: "d:1", lock: "p:{n:x}" };
+    rig.step(Event::Pushed(Connection { node: NodeId(0), number: 1 }, revoked));
+    assert_eq!(polled_places(&mut rig), 20);
+}
+
+/// R8: their places have gone with it. Where a copy has no answer, that one may have said so.
+#[test]
+fn a_new_waiter_of_a_client_that_may_have_been_given_up_has_all_places_verified() {
+    for (is_repeated, known, verified) in [(false, true, 16), (false, false, 21), (true, true, 21)] {
+        let mut rig = with_many_waiters();
+        rig.lock("x");
+        let (mut id, _) = rig.last();
+        if is_repeated {
+            rig.refuse(id, RequestError::Unanswered(Fault::NoAnswerYet.into()));
+            rig.pass(SECOND / 10);
+            (id, _) = rig.last();
+        }
+        rig.answer(id, Answer::Acquired(Acquired::Queued { floor: 7, lease_left: Some(LEASE), more: false, known }));
+        assert_eq!(polled_places(&mut rig), verified, "{is_repeated} {known}");
+    }
+}
+
+#[test]
+fn a_request_that_has_no_answer_in_time_takes_no_later_one_with_it() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    rig.pass(SECOND);
+    let later = rig.lock("y");
+    let (id, _) = rig.last();
+    rig.pass(SECOND);
+    assert_eq!(rig.suspected, [Connection { node: NodeId(0), number: 1 }]);
+    rig.answer(id, held(7, LEASE));
+    assert!(rig.is_granted(later));
+}
+
+/// P5: a right may have been taken away since it was queued.
+#[test]
+fn a_poll_that_is_refused_for_good_ends_the_wait() {
+    let mut rig = Rig::new(settings());
+    let call = rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(settings().poll_interval);
+    let (id, Request::Poll(_)) = rig.last() else { panic!("no poll") };
+    rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Fault::NotConnected.into() }));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Refused(_)))), "{:?}", rig.outcome(call));
+    assert!(matches!(rig.last().1, Request::Leave(_)));
+}
+
+#[test]
+fn a_call_behind_another_one_of_its_owner_ends_with_the_client() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let calls = [rig.call(want.clone()), rig.call(want)];
+    rig.step(Event::Close);
+    for call in calls {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))), "{:?}", rig.outcome(call));
+    }
+}
+
+#[test]
+fn a_wait_that_is_over_says_that_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let want = rig.want("x");
+    let calls = [2, 1].map(|seconds| {
+        let manner = Manner::Waits { limit: Some(rig.now + seconds * SECOND) };
+        // The second one waits for its turn behind the first one, whose owner it shares.
+        rig.call(Want { manner, ..want.clone() })
+    });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(2 * SECOND);
+    for call in calls {
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Timeout))), "{:?}", rig.outcome(call));
+    }
+}
+
+/// P9: its place may still be there.
+#[test]
+fn a_waiter_whose_grant_is_over_is_polled_for_at_once() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    rig.pass(settings().poll_interval);
+    let (id, Request::Poll(_)) = rig.last() else { panic!("no poll") };
+    rig.answer(id, polled_holder("c:1", 1, 8));
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    rig.settle();
+    assert!(matches!(rig.last().1, Request::Poll(_)));
+}
+
+#[test]
+fn it_is_said_of_each_hold_how_it_ended() {
+    let mut rig = Rig::new(settings());
+    rig.hold_and_release("x");
+    rig.hold("y", 7);
+    let silent = rig.hold("z", 7);
+    rig.step(Event::Unlock(silent));
+    rig.step(Event::Close);
+    rig.step(Event::RuntimeGone);
+    assert_eq!(rig.ended, [Ended::Freed, Ended::Lost(Loss::Closed), Ended::Unconfirmed]);
+}
+
+/// It does not wait for others, and neither do those that are behind a call which does.
+#[test]
+fn a_try_is_busy_if_others_have_the_lock() {
+    let mut rig = Rig::new(settings());
+    let manner = Manner::Tries { limit: rig.now + SECOND, proposed: None };
+    let want = Want { manner: manner.clone(), ..rig.want("x") };
+    let unanswered = rig.call(want);
+    let (id, _) = rig.last();
+    rig.answer(id, Answer::Acquired(Acquired::Busy { more: true }));
+    let want = rig.want("y");
+    rig.call(want.clone());
+    let behind = rig.call(Want { manner, ..want });
+    let (id, _) = rig.last();
+    rig.answer(id, queued(7));
+    assert!(matches!(rig.outcome(behind), Some(Outcome::Busy)), "{:?}", rig.outcome(behind));
+    rig.pass(SECOND);
+    assert!(matches!(rig.outcome(unanswered), Some(Outcome::Busy)), "{:?}", rig.outcome(unanswered));
 }

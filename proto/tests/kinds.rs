@@ -23,7 +23,8 @@ use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::requests::poll::{Poll, Polled, PolledHolder};
 use fairlock_proto::requests::raise::{Raise, Raised};
 use fairlock_proto::requests::release::Released;
-use fairlock_proto::requests::renew::Only;
+use fairlock_proto::requests::renew::{Only, Renewed};
+use fairlock_proto::requests::set_limit::LimitSet;
 use fairlock_proto::settings::Settings;
 use fairlock_proto::time::ServerTime;
 
@@ -53,7 +54,7 @@ fn the_server_counts_the_guard_with_the_greatest_weight() {
     let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told") };
     assert_eq!((release.holds, release.weight, release.token), (1, 1, 7));
     rig.answer(id, Answer::Released(Released::Held { holds: 1, more: true }));
-    assert!(matches!(rig.last().1, Request::Poll(_)), "others come in");
+    assert!(matches!(rig.last().1, Request::Poll(poll) if !poll.names_ours), "others come in");
     // It reads on, and a write would wait for it.
     let want = Want { owner: 1, owner_id: "c:1".into(), ..share(&mut rig, Kind::RwLock, Share::WRITER) };
     let upgrade = rig.call(want);
@@ -144,6 +145,31 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
     assert!(calls.iter().all(|call| !rig.is_granted(*call)));
 }
 
+/// R1: what the server says is what it counts.
+#[test]
+fn a_count_that_is_not_the_one_that_was_set_is_set_again() {
+    let mut rig = Rig::new(settings());
+    let [write, _] = write_and_read(&mut rig);
+    rig.step(Event::Gone(write));
+    let (id, Request::Release(first)) = rig.last() else { panic!("the server is not told") };
+    rig.answer(id, Answer::Released(Released::Held { holds: 2, more: false }));
+    let (_, Request::Release(again)) = rig.last() else { panic!("the server is not told again") };
+    assert!((again.holds, again.weight) == (1, 1) && again.seq > first.seq);
+}
+
+/// R1: what the server may have served already does no harm a second time.
+#[test]
+fn a_count_that_has_no_answer_is_sent_again_with_its_seq() {
+    let mut rig = Rig::new(settings());
+    let [write, _] = write_and_read(&mut rig);
+    rig.step(Event::Gone(write));
+    let (id, Request::Release(first)) = rig.last() else { panic!("the server is not told") };
+    rig.refuse(id, RequestError::Unanswered(Fault::Disconnected.into()));
+    rig.pass(SECOND / 10);
+    let (_, Request::Release(again)) = rig.last() else { panic!("the server is not told again") };
+    assert_eq!((again.holds, again.seq), (1, first.seq));
+}
+
 fn extend(rig: &mut Rig, guard: CallId, lease: Duration) -> CallId {
     let call = rig.new_call();
     rig.step(Event::Extend { call, guard, lease });
@@ -180,6 +206,40 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
     let (id, Request::Renew(_)) = rig.last() else { panic!("no extend") };
     rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::OtherReply) }));
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
+}
+
+/// P8: the next renewal comes only when the lease of its holder asks for one. A fixed lease has none.
+#[test]
+fn an_extend_does_not_ask_for_less_than_the_lease_that_is_renewed() {
+    for (lease, asked) in [(Lease::Renewed(LEASE), LEASE), (Lease::Fixed(LEASE), SECOND)] {
+        let mut rig = Rig::new(settings());
+        let want = Want { lease, ..rig.want("x") };
+        let guard = rig.hold_as(want, 7);
+        extend(&mut rig, guard, SECOND);
+        assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == asked));
+    }
+}
+
+#[test]
+fn an_extend_goes_on_without_a_nested_guard() {
+    let mut rig = Rig::new(settings());
+    let [write, read] = write_and_read(&mut rig);
+    let call = extend(&mut rig, write, 2 * LEASE);
+    let (id, _) = rig.last();
+    rig.step(Event::Gone(read));
+    rig.answer(id, renewed(2 * LEASE));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Ok(())))));
+}
+
+#[test]
+fn an_extend_that_is_dropped_makes_room_for_the_next_one() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    let dropped = extend(&mut rig, guard, 2 * LEASE);
+    extend(&mut rig, guard, 3 * LEASE);
+    assert_eq!(rig.sent.len(), 1);
+    rig.step(Event::Gone(dropped));
+    assert!(matches!(rig.last().1, Request::Renew(renew) if renew.lease == 3 * LEASE));
 }
 
 #[test]
@@ -226,6 +286,22 @@ fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
     assert!(handle.is_well_formed() && handle.copies_until == ServerTime::default());
     rig.step(Event::Gone(guard));
     assert!(rig.sent.is_empty() && rig.session.is_idle());
+}
+
+/// R3: the copy would queue.
+#[test]
+fn a_detach_leaves_what_a_copy_of_its_acquire_could_still_get() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.lock("x");
+    rig.last();
+    rig.pass(3 * SECOND);
+    let (id, Request::Acquire(_)) = rig.last() else { panic!("no second acquire") };
+    rig.answer(id, rig::held(7, LEASE));
+    rig.step(Event::Claimed(guard));
+    detach(&mut rig, guard);
+    let (id, Request::Give(_)) = rig.last() else { panic!("nothing is given") };
+    rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 0 }));
+    assert!(matches!(rig.last().1, Request::Leave(leave) if &*leave.owner == "c:1"));
 }
 
 #[test]
@@ -286,6 +362,44 @@ fn a_detach_that_was_not_sent_leaves_the_guard_as_it_was() {
     assert_eq!(renew.token, 7);
     rig.answer(id, renewed(LEASE));
     assert!(rig.lost.is_empty());
+}
+
+#[test]
+fn a_detach_that_came_too_late_is_asked_again_after_a_pause() {
+    let (mut rig, _, call, id, _) = detaching();
+    rig.answer(id, Answer::Gave(Gave::Late));
+    rig.pass(SECOND / 10);
+    assert!(rig.outcome(call).is_none(), "{:?}", rig.outcome(call));
+    assert!(matches!(rig.last().1, Request::Give(_)));
+}
+
+/// P8: the answer to the one that was under way came during the detach.
+#[test]
+fn a_hold_is_renewed_again_after_a_detach_that_was_refused() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    rig.pass(LEASE / 3);
+    let (renewal, Request::Renew(_)) = rig.last() else { panic!("it is not renewed") };
+    detach(&mut rig, guard);
+    rig.answer(renewal, renewed(LEASE));
+    let (id, Request::Give(_)) = rig.last() else { panic!("nothing is given") };
+    rig.refuse(id, RequestError::Refused(Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::OtherReply) }));
+    assert!(matches!(rig.last().1, Request::Renew(_)));
+}
+
+#[test]
+fn a_detach_that_was_not_sent_ends_with_its_hold() {
+    let mut rig = Rig::new(settings());
+    let guard = rig.hold("x", 7);
+    rig.disconnect();
+    rig.pass(LEASE - SECOND);
+    let call = detach(&mut rig, guard);
+    assert!(rig.outcome(call).is_none() && rig.lost.is_empty());
+    rig.pass(SECOND);
+    let outcome = rig.outcome(call);
+    let is_lost = matches!(outcome, Some(Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(Loss::Expired)))));
+    assert!(is_lost, "{outcome:?}");
+    assert_eq!(rig.lost, [guard]);
 }
 
 #[test]
@@ -355,6 +469,21 @@ fn an_attach_asks_again_while_the_detach_may_still_be_served() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Lost))));
 }
 
+/// Until then the handle may still get the hold, so a lost one says nothing.
+#[test]
+fn an_extend_by_handle_asks_again_while_the_detach_may_still_be_served() {
+    let mut rig = Rig::new(settings());
+    let undecided = rig.server_micros() / 1000 + 1_000;
+    let call = ask(&mut rig, Question::Extend { handle: handle(undecided), lease: LEASE });
+    let (id, Request::Renew(_)) = rig.last() else { panic!("nothing is asked") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    assert!(rig.outcome(call).is_none());
+    rig.pass(SECOND + SECOND / 10);
+    let (id, Request::Renew(_)) = rig.last() else { panic!("it does not ask again") };
+    rig.answer(id, Answer::Renewed(Renewed::Lost));
+    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
+}
+
 #[test]
 fn an_owner_that_has_the_lock_attaches_nothing() {
     let mut rig = Rig::new(settings());
@@ -389,6 +518,42 @@ fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(RequestError::Unanswered(_))))));
     rig.pass(SECOND);
     assert!(rig.sent.is_empty());
+}
+
+/// It may be free behind more dead places than one run of a script looks at.
+#[test]
+fn a_question_that_finds_a_lock_free_has_others_come_in() {
+    for (question, answer) in [
+        (Question::ForceUnlock { expected: None }, Answer::Forced(ForceUnlocked::Free { more: true })),
+        (Question::Release { handle: handle(0) }, Answer::Released(Released::Gone { more: true })),
+    ] {
+        let mut rig = Rig::new(settings());
+        let call = ask(&mut rig, question);
+        let (id, _) = rig.last();
+        rig.answer(id, answer);
+        assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
+        assert!(matches!(rig.last().1, Request::Poll(_)));
+    }
+}
+
+#[test]
+fn a_new_limit_that_makes_room_has_others_come_in() {
+    let mut rig = Rig::new(settings());
+    for more in [false, true] {
+        let call = ask(&mut rig, Question::SetLimit { limit: Some(9) });
+        let (id, Request::SetLimit(_)) = rig.last() else { panic!("nothing is sent") };
+        rig.answer(id, Answer::LimitSet(LimitSet::Set { more }));
+        assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Done)))));
+        assert_eq!(rig.sent.iter().filter(|(.., it)| matches!(it, Request::Poll(_))).count(), usize::from(more));
+    }
+}
+
+/// P5: nobody else could.
+#[test]
+fn a_handle_that_nobody_has_read_of_is_given_back() {
+    let mut rig = Rig::new(settings());
+    rig.step(Event::Unread(Box::new(handle(0))));
+    assert!(matches!(rig.last().1, Request::Release(release) if release.is_handle && &*release.owner == "d-3:0"));
 }
 
 #[test]
@@ -435,7 +600,8 @@ fn what_is_asked_has_an_answer_in_time_and_none_of_a_closed_client() {
     rig.disconnect();
     let call = ask(&mut rig, Question::Inspect { most: 1 });
     rig.pass(settings().operation_timeout);
-    assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Err(RequestError::NotSent(_))))));
+    let Some(Outcome::Answered(Err(RequestError::NotSent(cause)))) = rig.outcome(call) else { panic!("no answer") };
+    assert_eq!(cause.0.to_string(), Fault::Disconnected.to_string());
     let waiting = ask(&mut rig, Question::Inspect { most: 1 });
     let dropped = ask(&mut rig, Question::Inspect { most: 1 });
     rig.step(Event::Gone(dropped));
@@ -445,6 +611,19 @@ fn what_is_asked_has_an_answer_in_time_and_none_of_a_closed_client() {
         assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Closed))));
     }
     assert!(rig.outcome(dropped).is_none());
+}
+
+#[test]
+fn what_a_refusing_server_does_not_answer_in_time_says_why_it_refuses() {
+    let mut rig = Rig::new(settings());
+    rig.lock("x");
+    let (id, _) = rig.last();
+    let refusal = Refusal { kind: RefusalKind::ServerForNow, cause: Cause::new(Fault::OtherReply) };
+    rig.refuse(id, RequestError::Refused(refusal));
+    let call = ask(&mut rig, Question::SetLimit { limit: None });
+    rig.pass(settings().operation_timeout);
+    let Some(Outcome::Answered(Err(error))) = rig.outcome(call) else { panic!("no answer") };
+    assert_eq!(error.clone().into_cause().0.to_string(), Fault::OtherReply.to_string());
 }
 
 /// `status` only reads, so an operator sees what a refusing server keeps.

@@ -153,13 +153,13 @@ mod tests {
         let poll = Poll { keys, waits: true, names_ours: false, tickets: vec!["a:1:2".into()] };
         let check = |missing: &str| {
             let reply = ScriptReply::List(
-                ["polled", "7", "1", "0", "0", "1", "1", "0", "", "0", "", "0", "-1", "1", missing]
+                ["polled", "7", "1", "2500", "0", "1", "1", "0", "", "0", "", "0", "-1", "1", missing]
                     .map(|field| Field::Text(field.into()))
                     .into(),
             );
             let mut fields = Fields::new(&reply);
             let head = Head::decode(&mut fields)?;
-            assert_eq!((head.request, head.server_ms()), (7, 1000));
+            assert_eq!((head.request, head.server_ms()), (7, 1002));
             poll.check(&Polled::decode(head.status, &mut fields)?)
         };
         assert_eq!(check("1"), Ok(()));

@@ -171,13 +171,19 @@ impl Detaching {
         desk.tell(self.call, Outcome::Detached(DetachOutcome::Refused(ChangeError::Lost(loss))));
         self.held.lose(loss, who, desk)
     }
-
-    pub fn is_for(&self, call: CallId) -> bool {
-        self.call == call
-    }
 }
 
 /// As the server gets it, and as the text of a handle says it.
 fn whole_millis(lease: Duration) -> Duration {
     lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_of_a_handle_is_cut_to_milliseconds() {
+        assert_eq!(whole_millis(Duration::from_micros(5_001_999)), Duration::from_millis(5_001));
+    }
 }

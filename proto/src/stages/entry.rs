@@ -92,7 +92,7 @@ impl Entry {
         let call = Call { id, scope, manner, lease, weight, terms, task, began, attention };
         // As a rule there is no line, and it needs no room.
         match self.stage {
-            Stage::Idle if self.who.line.is_empty() => self.stage = Asking::begin(call, desk),
+            Stage::Idle => self.stage = Asking::begin(call, desk),
             _ => self.who.line.push_back(Next::Guard(call)),
         }
     }
@@ -163,7 +163,7 @@ impl Entry {
         }
         self.change(|stage, who| match stage {
             Stage::Held(held) => held.late(call, who, desk),
-            Stage::Detaching(detaching) if detaching.is_for(call) => detaching.time_out(who, desk),
+            Stage::Detaching(detaching) => detaching.time_out(who, desk),
             other => other,
         });
         if let Some(attempt) = self.withdraw(|attempt| attempt.call.id == call, desk) {

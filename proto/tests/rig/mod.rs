@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::effect::{Effect, Note, Outcome};
-use fairlock_proto::error::{Fault, RequestError};
+use fairlock_proto::error::{Ended, Fault, RequestError};
 use fairlock_proto::event::{
     CallId, Connection, Event, Lease, LinkEvent, Manner, NodeId, RequestId, Scope, TaskId, Want,
 };
@@ -32,6 +32,8 @@ pub struct Rig {
     pub lost: Vec<CallId>,
     pub notes: Vec<Note>,
     pub wanted: Vec<NodeId>,
+    pub suspected: Vec<Connection>,
+    pub ended: Vec<Ended>,
     pub closed: Option<usize>,
     pub calls: Slab<()>,
     next_owner: u64,
@@ -72,6 +74,8 @@ impl Rig {
             lost: Vec::new(),
             notes: Vec::new(),
             wanted: Vec::new(),
+            suspected: Vec::new(),
+            ended: Vec::new(),
             closed: None,
             calls: Slab::default(),
             next_owner: 0,
@@ -92,7 +96,9 @@ impl Rig {
                 Effect::Note(note) => self.notes.push(note),
                 Effect::Closed { unfinished } => self.closed = Some(unfinished),
                 Effect::Wanted(node) => self.wanted.push(node),
-                Effect::Valid(..) | Effect::Ended(..) | Effect::Suspect(_) => {}
+                Effect::Suspect(connection) => self.suspected.push(connection),
+                Effect::Ended(_, ended) => self.ended.push(ended),
+                Effect::Valid(..) => {}
             }
         }
         count

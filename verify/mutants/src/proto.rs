@@ -35,6 +35,10 @@ const JUDGES: &[Judge] = &[
     (EXPLORE, &["kinds", "21", "40"], 10),
 ];
 
+/// How many seconds of the processor each compiler may have, which would compute some mutants of a constant without an end. The
+/// longest one needs a quarter of that.
+const LONGEST_BUILD: u32 = 150;
+
 /// Part of the names of the tests that take seconds.
 const SLOW: &str = "bounded";
 
@@ -176,14 +180,16 @@ impl Build {
         }
     }
 
-    /// The programs, or the lines with errors. Checks of arithmetic are on, as in the tests, and of optimization there is as
-    /// much as pays for itself.
+    /// The programs, or the lines with errors; of a build without an end there are none. Checks of arithmetic are on, as in the
+    /// tests, and of optimization there is as much as pays for itself.
     fn programs(&self, changed: &Changed) -> Outcome<Result<Programs, Vec<(PathBuf, usize)>>> {
         let tree = self.target.join("tree");
         copy(&self.root, &tree, changed)?;
         let mut programs = BTreeMap::new();
         for words in [&["build", "-p", "fairlock-explore"][..], &["test", "--no-run", "-p", "fairlock-proto"]] {
-            let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+            let mut cargo = Command::new("sh");
+            let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+            cargo.args(["-c", &format!("ulimit -S -t {LONGEST_BUILD}; exec \"$0\" \"$@\""), &program]);
             cargo.args(words).args(["--quiet", "--locked", "--release", "--message-format=json"]);
             for setting in
                 ["fairlock-proto.opt-level=1", "fairlock-proto.overflow-checks=true", "fairlock-explore.opt-level=1"]
@@ -198,7 +204,8 @@ impl Build {
             if !output.status.success() {
                 let errors: Vec<_> = messages.iter().flat_map(errors).collect();
                 let other = String::from_utf8_lossy(&output.stderr).into_owned();
-                return if errors.is_empty() { Err(other.into()) } else { Ok(Err(errors)) };
+                let is_of_a_mutant = !errors.is_empty() || other.contains("SIGXCPU");
+                return if is_of_a_mutant { Ok(Err(errors)) } else { Err(other.into()) };
             }
             for message in &messages {
                 if let (Some(name), Some(path)) = (message["target"]["name"].as_str(), message["executable"].as_str()) {
@@ -297,9 +304,9 @@ impl Results {
     }
 }
 
-/// A row of unfound.md has its name.
+/// A row of unfound.md has its name, as a table has to have it.
 fn is_explained(mutant: &Listed) -> bool {
-    EXPLAINED.contains(&format!("`{}`", mutant.lasting_name()))
+    EXPLAINED.contains(&format!("`{}`", mutant.lasting_name().replace('|', r"\|")))
 }
 
 impl Verdict {
