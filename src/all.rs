@@ -200,10 +200,10 @@ impl LockAll {
         self.carry_out(Some(timeout), Taking::lock)
     }
 
-    /// Takes all of them if all are free and without waiters, else `None`. One round trip, one more if it has to
+    /// Takes all of them if all are free and without waiters, else [`Busy`](Tried::Busy). One round trip, one more if it has to
     /// release some, and as many again for each 64 names.
     ///
-    /// Two calls at the same instant whose sets overlap may both return `None`.
+    /// Two calls at the same instant whose sets overlap may both be `Busy`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {

@@ -186,6 +186,14 @@ impl AnyGuard {
         }
     }
 
+    /// Unlocks it, and the name stays taken until it was held for that long.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        match self {
+            Self::One(guard) => guard.unlock_at_least(at_least).await,
+            Self::Several(_) => Err(HoldError::SeveralServers),
+        }
+    }
+
     /// What the keys of its server begin with.
     pub fn prefix(&self) -> String {
         match self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{AnyGuard, AnyHold, each};
-use crate::error::{Ended, Loss, UnlockError};
+use crate::error::{Ended, HoldError, Loss, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::driver::outcome::Unlocked;
@@ -109,6 +109,38 @@ impl LockGuard {
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         self.guard.unlock().await
+    }
+
+    /// Unlocks it, but the name stays taken until it was held for that long: by nobody, without a process and without a renewal. For a job that
+    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    ///
+    /// The time counts from when this process heard that it has it. Waiters get it up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows it as held, and `force_unlock` frees it. It may be
+    /// as short as you like; if it is over, this is [`unlock`](Self::unlock). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
+    /// use std::time::Duration;
+    ///
+    /// let nightly = client.lock("nightly");
+    /// let guard = nightly.lock().await?;
+    /// guard.unlock_at_least(Duration::from_secs(30)).await?;
+    /// assert!(nightly.try_lock().await?.is_busy());
+    /// tokio::time::sleep(Duration::from_secs(31)).await;
+    /// assert!(!nightly.try_lock().await?.is_busy());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had it meanwhile. [`Lease`](HoldError::Lease): longer than
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Nested`](HoldError::Nested), [`SeveralServers`](HoldError::SeveralServers). [`Request`](HoldError::Request): refused, or no answer within the
+    /// operation time-out. After any error it is free earlier, or when its lease ends.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the background releases it at once.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        self.guard.unlock_at_least(at_least).await
     }
 
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at

@@ -198,7 +198,7 @@ impl FairRwLock {
         wait(&self.reads, Some(timeout)).map(|guard| guard.map(ReadGuard))
     }
 
-    /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
+    /// Reads if there is no writer and no waiter that the server can reach, else [`Busy`](Tried::Busy). One round trip. It never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -293,12 +293,13 @@ impl FairRwLock {
         wait(&self.writes, Some(timeout)).map(|guard| guard.map(WriteGuard))
     }
 
-    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
     /// never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
+    /// # use fairlock::Tried;
     /// let Tried::Acquired(writing) = document.try_write().await? else { return Ok(()) };
     /// writing.unlock().await?;
     /// # Ok(()) }) }
@@ -478,7 +479,7 @@ impl WriteGuard {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let reading = document.write().await?.downgrade().await?;
-    /// assert!(document.try_read().await?.is_some());
+    /// assert!(document.try_read().await?.into_result().is_ok());
     /// assert!(document.try_write().await?.is_busy());
     /// reading.unlock().await?;
     /// # Ok(()) }) }

@@ -156,7 +156,7 @@ impl FairSemaphore {
     /// let (one, other) = (gate.acquire().await?, gate.acquire().await?);
     /// assert!(gate.try_acquire().await?.is_busy());
     /// one.release().await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # drop(other);
     /// # Ok(()) }) }
     /// ```
@@ -242,12 +242,13 @@ impl FairSemaphore {
         self.wait(permits, Some(timeout))
     }
 
-    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
     /// never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 1);
+    /// # use fairlock::Tried;
     /// let Tried::Acquired(permit) = gate.try_acquire().await? else { return Ok(()) };
     /// assert!(gate.try_acquire().await?.is_busy());
     /// permit.release().await?;
@@ -324,7 +325,7 @@ impl FairSemaphore {
     /// let permit = gate.acquire().await?;
     /// assert!(gate.try_acquire().await?.is_busy());
     /// gate.set_permits(None).await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # drop(permit);
     /// # Ok(()) }) }
     /// ```
@@ -418,7 +419,7 @@ impl Permit {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire_many(5).await?;
     /// permit.shrink_to(1).await?;
-    /// assert!(gate.try_acquire_many(4).await?.is_some());
+    /// assert!(gate.try_acquire_many(4).await?.into_result().is_ok());
     /// # Ok(()) }) }
     /// ```
     ///
@@ -442,7 +443,7 @@ impl Permit {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 1);
     /// gate.acquire().await?.release().await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # Ok(()) }) }
     /// ```
     ///
@@ -453,6 +454,37 @@ impl Permit {
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn release(self) -> Result<(), UnlockError> {
         self.guard.unlock().await.map(drop)
+    }
+
+    /// Releases them, but the permits stay taken until they were held for that long: by nobody, without a process and without a renewal. For a job that
+    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    ///
+    /// The time counts from when this process heard that it has them. Waiters get them up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`revoke`](FairSemaphore::revoke) frees them. It may be
+    /// as short as you like; if it is over, this is [`release`](Self::release). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 1);
+    /// gate.acquire().await?.release_at_least(Duration::from_secs(30)).await?;
+    /// assert!(gate.try_acquire().await?.is_busy());
+    /// tokio::time::sleep(Duration::from_secs(31)).await;
+    /// assert!(!gate.try_acquire().await?.is_busy());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had them meanwhile. [`Lease`](HoldError::Lease): longer than
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Request`](HoldError::Request): refused, or no answer within the
+    /// operation time-out. After any error they are free earlier, or when their lease ends.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the background releases them at once.
+    pub async fn release_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        self.guard.unlock_at_least(at_least).await
     }
 
     /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a

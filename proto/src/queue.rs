@@ -515,7 +515,7 @@ mod tests {
         let [id, same] = [1, 2].map(|seq| {
             let new = waiter(&keys, &owner_id, seq);
             let id = queues.for_waiter(&new, NOW);
-            queues.get_mut(id).expect("it is there").add(&new, NOW, NOW);
+            queues.get_mut(id).expect("it is there").add(new, NOW, NOW);
             id
         });
         assert_eq!(id, same);
@@ -540,7 +540,7 @@ mod tests {
             queue.verify_all(NOW);
             round(&mut queue, Scope::Full);
             let new = NewWaiter { floor: Floor { asked, ..floor() }, ..waiter(&keys, &owner_id, 2) };
-            queue.add(&new, NOW + SECOND, NOW + 2 * SECOND);
+            queue.add(new, NOW + SECOND, NOW + 2 * SECOND);
             assert_eq!(queue.places, places);
         }
     }
@@ -550,7 +550,7 @@ mod tests {
     fn a_new_waiter_polls_at_once_if_the_lock_is_free_behind_more_places() {
         let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
         let mut queue = queue(1);
-        queue.add(&NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
+        queue.add(NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
         assert_eq!(queue.due(), Some(NOW));
     }
 

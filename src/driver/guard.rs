@@ -14,6 +14,7 @@ use super::error;
 use super::hold::DrivenHold;
 use super::outcome::{Ended, HoldError, Loss, UnlockError, Unlocked};
 use super::shared::Granted;
+use crate::store::error::RequestError;
 use crate::store::options::{Options, OptionsError};
 
 pub struct DrivenGuard {
@@ -80,9 +81,28 @@ impl DrivenGuard {
 
     /// Gives what it holds to a handle.
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
-        if let Err(error) = self.client.driver().context().options().check_lease("the lease of detach", lease) {
-            return DetachOutcome::Refused(self, HoldError::Lease(error));
+        match self.client.driver().context().options().check_lease("the lease of detach", lease) {
+            Ok(()) => self.give(lease).await,
+            Err(error) => DetachOutcome::Refused(self, HoldError::Lease(error)),
         }
+    }
+
+    /// Unlocks it, but the name stays taken until it was held for that long: by a handle that nobody has.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        let rest = round_up(at_least.saturating_sub(self.hold.held_for()));
+        if rest.is_zero() {
+            return Ok(self.unlock().await.map(drop)?);
+        }
+        let checked = self.client.driver().context().options().check_longest("the time to stay taken", rest);
+        checked.map_err(HoldError::Lease)?;
+        match self.give(rest).await {
+            DetachOutcome::Detached(_) => Ok(()),
+            DetachOutcome::Refused(_, error) => Err(error),
+            DetachOutcome::Unanswered(_, cause) => Err(HoldError::Request(RequestError::Unanswered(cause))),
+        }
+    }
+
+    async fn give(self, lease: Duration) -> DetachOutcome<Self> {
         let Some(guard) = &self.pending else {
             return DetachOutcome::Refused(self, HoldError::Lost(Loss::Gone));
         };
@@ -129,6 +149,12 @@ impl DrivenGuard {
     pub fn servers(&self) -> Vec<usize> {
         self.hold.is_valid().then_some(0).into_iter().collect()
     }
+}
+
+/// To milliseconds, as Redis counts them.
+fn round_up(time: Duration) -> Duration {
+    let nanos = time.subsec_nanos() % 1_000_000;
+    if nanos == 0 { time } else { time.saturating_add(Duration::from_nanos(u64::from(1_000_000 - nanos))) }
 }
 
 fn check_extend(lease: Duration, hold: &DrivenHold, options: &Options) -> Result<(), OptionsError> {

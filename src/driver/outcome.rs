@@ -225,8 +225,9 @@ pub enum UnlockError {
     },
 }
 
-/// Why a guard or a permit could not [extend](crate::LockGuard::extend), [shrink](crate::Permit::shrink_to) or
-/// [detach](crate::LockGuard::detach) its hold. The hold is as it was.
+/// Why a guard or a permit could not [extend](crate::LockGuard::extend), [shrink](crate::Permit::shrink_to),
+/// [detach](crate::LockGuard::detach) or [keep](crate::LockGuard::unlock_at_least) its hold. The hold is as it was, or given up by a call that
+/// takes the guard.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
@@ -236,8 +237,8 @@ pub enum HoldError {
     /// The lease does not fit the client's options, or `max_hold`. Nothing was sent.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// Only `detach`: this many guards of its owner share the hold. Detach the last one. Nothing was sent.
-    #[error("{0} nested guards share this hold: detach the last one")]
+    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Detach the last one. Nothing was sent.
+    #[error("{0} nested guards share this hold: use the last one")]
     Nested(u32),
     /// Only `shrink_to`: to none, or to more than there are. Nothing was sent.
     #[error("{permits} permits cannot shrink to {wanted}: release them, or acquire more by another call")]
@@ -248,12 +249,24 @@ pub enum HoldError {
         /// How many there are.
         permits: u32,
     },
-    /// Only `detach`: the client has [several servers](crate::masters). Nothing was sent.
-    #[error("what is held on several servers cannot be detached")]
+    /// Only `detach` and `unlock_at_least`: the client has [several servers](crate::masters). Nothing was sent.
+    #[error("what is held on several servers cannot be detached or kept")]
     SeveralServers,
     /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the same.
     #[error(transparent)]
     Request(#[from] RequestError),
+}
+
+/// Of a guard that is given up.
+impl From<UnlockError> for HoldError {
+    fn from(error: UnlockError) -> Self {
+        match error {
+            UnlockError::Lost(loss) => Self::Lost(loss),
+            UnlockError::Refused { refusal, .. } => Self::Request(RequestError::Refused(refusal)),
+            UnlockError::Unknown { cause, .. } => Self::Request(RequestError::Unanswered(cause)),
+            UnlockError::RuntimeGone { .. } => Self::Request(RequestError::RuntimeGone),
+        }
+    }
 }
 
 /// What becomes of the part that has run of a refused acquire.

@@ -37,6 +37,7 @@ mod handle_command;
 #[cfg(feature = "embedded")]
 mod handles;
 mod holders;
+mod kept;
 mod leaving;
 mod listing;
 mod logs;

@@ -2332,7 +2332,7 @@ async fn give_rows() {
     const LATE: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000 not_after=+-9000";
     let rows = [
         give("nobody holds it", &[][..], DETACH, "lost", ""),
-        // P1: refused as late, a guard would go on without a hold. Run `r16-over` of the model.
+        // P1: refused as late, a guard would go on without a hold.
         give("nobody does any more, and it is late", &[], LATE, "lost", ""),
         give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
         give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
