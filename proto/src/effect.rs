@@ -6,10 +6,10 @@ use crate::canonical::Seq;
 use crate::error::{CallError, Cause, ChangeError, Ended, Loss, Refusal, RequestError, UnlockError, Unlocked};
 use crate::event::{CallId, Connection, NodeId, RequestId};
 use crate::handle::Handle;
+use crate::held_by::HeldBy;
 use crate::keys::Keys;
 use crate::question::Finding;
 use crate::request::Request;
-use crate::requests::held_by::HeldBy;
 use crate::requests::poll::PolledHolder;
 use crate::time::Instant;
 

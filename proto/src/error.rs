@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::requests::held_by::HeldBy;
+use crate::held_by::HeldBy;
 use crate::time::Instant;
 
 /// An underlying error, for a person to read. The machine never looks into it.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{CallError, RequestError};
+use crate::held_by::HeldBy;
 use crate::keys::{Keys, Kind, ticket};
 use crate::lease;
 use crate::node::Lane;
-use crate::requests::held_by::HeldBy;
 use crate::requests::poll::{Polled, PolledHolder};
 use crate::sending::LastAnswer;
 use crate::settings::Settings;

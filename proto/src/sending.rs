@@ -3,9 +3,9 @@
 use crate::backoff::Backoff;
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{Cause, RequestError};
+use crate::held_by::HeldBy;
 use crate::node::Lane;
 use crate::request::Reply;
-use crate::requests::held_by::HeldBy;
 use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

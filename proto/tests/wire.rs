@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::command::{Arg, Command};
+use fairlock_proto::held_by::HeldBy;
 use fairlock_proto::keys::{Keys, Kind, Share, boot};
 use fairlock_proto::reply::{Decode, Field, Fields, ScriptReply};
 use fairlock_proto::requests::acquire::{Acquire, Acquired, Mode};
 use fairlock_proto::requests::boot::{Boot, Booted};
 use fairlock_proto::requests::force_unlock::{ForceUnlock, ForceUnlocked};
 use fairlock_proto::requests::give::Gave;
-use fairlock_proto::requests::held_by::HeldBy;
 use fairlock_proto::requests::inspect::Inspected;
 use fairlock_proto::requests::leave::Left;
 use fairlock_proto::requests::poll::{Polled, PolledHolder};

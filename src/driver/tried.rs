@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fairlock_proto::requests::held_by as machine;
+use fairlock_proto::held_by as machine;
 
 /// What a call that does not wait came to: `try_lock` and its like.
 ///
@@ -103,7 +103,6 @@ impl Busy {
 
 /// The holder of a lock, by an answer that is about another owner. [`status`](crate::FairLock::status) says more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HeldBy {
     /// The label of its client, or that of its call ([`FairLock::labelled`](crate::FairLock::labelled)).
@@ -111,10 +110,8 @@ pub struct HeldBy {
     /// Its fencing token.
     pub token: u64,
     /// Since when it holds the lock, by the server's clock.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub since: SystemTime,
     /// When its lease ended next, unless it was renewed, counted from the answer.
-    #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::serialize::millis"))]
     pub lease_left: Duration,
 }
 

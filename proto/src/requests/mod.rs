@@ -6,7 +6,6 @@ pub mod acquire;
 pub mod boot;
 pub mod force_unlock;
 pub mod give;
-pub mod held_by;
 pub mod inspect;
 pub mod leave;
 pub mod poll;

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held_by::HeldBy;
 use super::{ClientArgs, ScriptRequest};
 use crate::command::{Arg, Command, ScriptName, arg};
+use crate::held_by::HeldBy;
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
