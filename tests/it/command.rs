@@ -613,6 +613,28 @@ async fn slots_let_so_many_commands_run_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_lock_or_a_slot_stays_taken_though_the_command_has_ended() {
+    on_a_server(async |server| {
+        let (client, url) = (Timing::default().connect(&server.url()).await, server.url());
+        let kept = ["lock", "--at-least", "20s", NAME, "--", "true"];
+        assert_eq!(Tool::new(&url, &kept).run().await.code, Some(0));
+        assert_eq!(Tool::new(&url, &["lock", "--try", NAME, "--", "true"]).run().await.code, Some(1));
+        assert!(client.lock(NAME).force_unlock().await.unwrap());
+        let slot = ["lock", "--at-least", "20s", "--slots", "1", NAME, "--", "true"];
+        assert_eq!(Tool::new(&url, &slot).run().await.code, Some(0));
+        let gate = client.semaphore(NAME, 1);
+        let holder = gate.status().await.unwrap().holders.remove(0);
+        assert!(holder.lease_left > Duration::from_secs(5), "{holder:?}");
+        assert!(gate.revoke(holder.token).await.unwrap());
+        // Several masters have no handles, so it is refused before the command runs.
+        let two = format!("{url} redis://127.0.0.1:1/");
+        let refused = Tool::new(&two, &kept).run().await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_number_of_slots_is_set_for_all_programs() {
     on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
