@@ -28,10 +28,10 @@ pub use crate::driver::outcome::Unlocked;
 /// cannot be cloned, since two guards for one hold would release it twice. For other code to look at the hold there is
 /// [`held`](Held::held), and `clone` of a guard is the same.
 ///
-/// ```compile_fail,E0308
+/// ```compile_fail,E0599
 /// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
 /// let guard = client.lock("orders:42").lock().await?;
-/// let second: fairlock::LockGuard = guard.clone();
+/// let second = guard.clone();
 /// # Ok(()) }
 /// ```
 ///
@@ -58,7 +58,7 @@ pub struct LockGuard {
     guard: AnyGuard,
 }
 
-/// A view of a hold for code that does not end it. Cheap to clone; it keeps nothing locked.
+/// A view of a hold for code that does not end it. [`held`](Self::held) makes another one, which is cheap; it keeps nothing locked.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -68,7 +68,7 @@ pub struct LockGuard {
 /// assert!(!held.is_valid());
 /// # Ok(()) }) }
 /// ```
-#[derive(Clone)]
+// Not `Clone`: `guard.clone()` would be a view of the hold, and no second guard.
 pub struct Held {
     hold: AnyHold,
 }
@@ -216,7 +216,7 @@ impl Held {
         }
     }
 
-    /// A view of the hold that can be cloned and given to others. No round trip.
+    /// A view of the hold to give to others; of a view, another one. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -229,7 +229,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn held(&self) -> Self {
-        self.clone()
+        Self { hold: self.hold.clone() }
     }
 
     /// The fencing token of this hold. It is greater than that of every hold of this lock before it,

@@ -14,7 +14,7 @@ use crate::support::{Server, Timing, eventually, limit, on_each_store};
 assert_impl_all!(LockClient: Clone, Send, Sync, Unpin);
 assert_impl_all!(FairLock: Clone, Send, Sync, Unpin);
 assert_impl_all!(LockGuard: Send, Sync, Unpin);
-assert_impl_all!(Held: Clone, Send, Sync);
+assert_impl_all!(Held: Send, Sync);
 assert_impl_all!(DetachError<Permit>: std::error::Error, Send, Sync);
 assert_impl_all!(Owner: Copy, Send, Sync);
 assert_impl_all!(LockStatus: Send, Sync);

@@ -277,7 +277,7 @@ impl Actor {
         let held: Vec<_> = held.collect();
         for (lock, held) in &held {
             // Some were got a while ago, and a failover may have lost them since.
-            self.add(self.claim(lock, held.clone(), None));
+            self.add(self.claim(lock, held.held(), None));
         }
         for (lock, held) in &held {
             self.work(lock, held.token()).await;
