@@ -80,7 +80,7 @@ fn main() -> Outcome<()> {
         thread::sleep(Duration::from_millis(1));
     }
     let refused = lock.lock_timeout(Duration::from_millis(100));
-    if !matches!(refused, Err(LockError::Timeout)) {
+    if !matches!(refused, Err(LockError::Timeout { .. })) {
         return Err("two threads have the lock".into());
     }
     drop(guard);

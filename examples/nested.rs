@@ -20,7 +20,7 @@ async fn main() -> Outcome<()> {
 
     // Outside a scope each call is another owner, so the task cannot take its own lock again.
     let _guard = account.lock().await?;
-    let excluded = account.try_lock().await?.is_none();
+    let excluded = account.try_lock().await?.is_busy();
     println!("outside a scope a second call is excluded: {excluded}");
 
     let as_claimed = excluded && tokens == [tokens[0]; 3];

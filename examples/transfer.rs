@@ -43,7 +43,7 @@ async fn main() -> Outcome<()> {
     let other = clients[0].lock("example:account:1").lock().await?;
     let both = clients[1].lock_all(["example:account:2", "example:account:1"]);
     let refused = both.lock_timeout(Duration::from_millis(300)).await;
-    let is_kept = !matches!(refused, Err(LockError::Timeout)) || both.try_lock().await?.is_some();
+    let is_kept = !matches!(refused, Err(LockError::Timeout { .. })) || both.try_lock().await?.into_result().is_ok();
     other.unlock().await?;
     for client in &clients {
         client.close().await?;

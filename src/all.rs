@@ -13,6 +13,7 @@ use crate::driver::limit::{is_only_late, no_answer_yet};
 use crate::driver::lock::{Caller, IfBusy};
 use crate::driver::task;
 use crate::driver::task_or_thread::TaskOrThread;
+use crate::driver::tried::Tried;
 use crate::error::{LockError, Loss, UnlockAllError};
 use crate::guard::LockGuard;
 use crate::lock::FairLock;
@@ -161,7 +162,7 @@ impl LockAll {
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let guard = client.lock_all(["a", "b"]).lock().await?;
-    /// assert!(client.lock("a").try_lock().await?.is_none());
+    /// assert!(client.lock("a").try_lock().await?.is_busy());
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
@@ -184,7 +185,7 @@ impl LockAll {
     ///
     /// let other = client.lock("b").lock().await?;
     /// let outcome = client.lock_all(["a", "b"]).lock_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(outcome, Err(LockError::Timeout)));
+    /// assert!(matches!(outcome, Err(LockError::Timeout { .. })));
     /// # drop(other);
     /// # Ok(()) }) }
     /// ```
@@ -199,15 +200,15 @@ impl LockAll {
         self.carry_out(Some(timeout), Taking::lock)
     }
 
-    /// Takes all of them if all are free and without waiters, else `None`. One round trip, one more if it has to
+    /// Takes all of them if all are free and without waiters, else [`Busy`](Tried::Busy). One round trip, one more if it has to
     /// release some, and as many again for each 64 names.
     ///
-    /// Two calls at the same instant whose sets overlap may both return `None`.
+    /// Two calls at the same instant whose sets overlap may both be `Busy`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let other = client.lock("b").lock().await?;
-    /// assert!(client.lock_all(["a", "b"]).try_lock().await?.is_none());
+    /// assert!(client.lock_all(["a", "b"]).try_lock().await?.is_busy());
     /// assert!(!client.lock("a").is_locked().await?);
     /// # drop(other);
     /// # Ok(()) }) }
@@ -218,7 +219,7 @@ impl LockAll {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_lock(&self) -> impl Future<Output = Result<Option<AllGuard>, LockError>> + Send + use<> {
+    pub fn try_lock(&self) -> impl Future<Output = Result<Tried<AllGuard>, LockError>> + Send + use<> {
         self.carry_out(None, Taking::try_lock)
     }
 
@@ -267,21 +268,26 @@ impl Taking {
         Caller { task: self.task, ..Caller::of(self.scope) }
     }
 
-    async fn try_lock(self) -> Result<Option<AllGuard>, LockError> {
+    async fn try_lock(self) -> Result<Tried<AllGuard>, LockError> {
         let mut taken = AllGuard { guards: Vec::new() };
         for some in self.locks.chunks(AT_ONCE) {
             let tried = join_all(some.iter().map(|lock| lock.take_for(self.caller(), IfBusy::Return(None)))).await;
-            let acquired: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
-            let is_busy = acquired.iter().any(Option::is_none);
-            taken.guards.extend(acquired.into_iter().flatten());
-            if is_busy {
+            let tried: Vec<_> = tried.into_iter().collect::<Result<_, _>>()?;
+            let mut busy = None;
+            for one in tried.into_iter().map(Tried::into_result) {
+                match one {
+                    Ok(guard) => taken.guards.push(guard),
+                    Err(others) => drop(busy.get_or_insert(others)),
+                }
+            }
+            if let Some(busy) = busy {
                 // Before it returns, so that the next call of this task does not find what is left of this one. A
                 // release without an answer goes on in the background.
                 let _ = taken.unlock().await;
-                return Ok(None);
+                return Ok(Tried::Busy(busy));
             }
         }
-        Ok(Some(taken))
+        Ok(Tried::Acquired(taken))
     }
 
     /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order, so in
@@ -322,7 +328,7 @@ impl Taking {
             // First: what is lost has to be waited for before this one.
             biased;
             () = taken.one_ended() => {}
-            guard = next.take_for(self.caller(), IfBusy::Wait(self.left())) => taken.guards.extend(guard?),
+            guard = next.take_for(self.caller(), IfBusy::Wait(self.left())) => taken.guards.extend(guard?.into_result()),
         }
         Ok(())
     }
@@ -481,13 +487,13 @@ impl AllGuard {
     }
 
     /// Takes over what was acquired, up to the first name that was not. What comes after that is released.
-    fn extend(&mut self, tried: Vec<Result<Option<LockGuard>, LockError>>) -> Option<Refused> {
+    fn extend(&mut self, tried: Vec<Result<Tried<LockGuard>, LockError>>) -> Option<Refused> {
         let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
         for outcome in tried {
             match outcome {
-                Ok(Some(guard)) if refused.is_none() => self.guards.push(guard),
-                Ok(Some(guard)) => above.guards.push(guard),
-                Ok(None) => refused = refused.or(Some(Refused::Busy)),
+                Ok(Tried::Acquired(guard)) if refused.is_none() => self.guards.push(guard),
+                Ok(Tried::Acquired(guard)) => above.guards.push(guard),
+                Ok(Tried::Busy(_)) => refused = refused.or(Some(Refused::Busy)),
                 // An error that no waiting mends counts wherever it is: no wait for the names before it.
                 Err(error) if refused.is_none() || is_final(&error) => refused = Some(Refused::Failed(error)),
                 Err(_) => {}
@@ -541,14 +547,14 @@ async fn first_of<T>(futures: Vec<BoxFuture<'_, T>>) -> T {
 
 /// Not by waiting any longer.
 fn is_final(error: &LockError) -> bool {
-    !matches!(error, LockError::Unreachable(_) | LockError::Timeout)
+    !matches!(error, LockError::Unreachable(_) | LockError::Timeout { .. })
 }
 
 /// The error to return. The time of a call that has waited for others may end while its next request is under way. That
 /// is no silence of the server (decision 42).
 fn told(error: LockError, saw_others: bool) -> LockError {
     match error {
-        LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout,
+        LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout { holder: None },
         error => error,
     }
 }

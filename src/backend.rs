@@ -8,10 +8,10 @@ use fairlock_proto::keys::{Kind, Share};
 
 use crate::driver::client::Client;
 use crate::driver::context::Context;
-use crate::driver::detached::{DetachOutcome, DetachRefusal, ExtendError};
+use crate::driver::detached::DetachOutcome;
 use crate::driver::guard::{DrivenGuard, HoldView};
 use crate::driver::lock::DrivenLock;
-use crate::driver::outcome::Unlocked;
+use crate::driver::outcome::{HoldError, Unlocked};
 use crate::error::{CloseError, Loss, UnlockError};
 use crate::quorum::context::Quorum;
 use crate::quorum::guard::QuorumGuard;
@@ -125,7 +125,7 @@ impl AnyLock {
     }
 }
 
-/// Acquires a lock. `None`: it is not free, and the call does not wait. No function: a waiter would
+/// Acquires a lock. No function: a waiter would
 /// keep the arguments of one more call for as long as it waits.
 macro_rules! acquire {
     ($lock:expr, $caller:expr, $if_busy:expr) => {
@@ -171,7 +171,7 @@ impl AnyGuard {
     }
 
     /// A new lease from now on. On several servers: at a majority of them.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         match self {
             Self::One(guard) => guard.extend(lease).await,
             Self::Several(guard) => Box::pin(guard.extend(lease)).await,
@@ -182,7 +182,15 @@ impl AnyGuard {
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
         match self {
             Self::One(guard) => guard.detach(lease).await.of(Self::One),
-            guard => DetachOutcome::Refused(guard, DetachRefusal::SeveralServers),
+            guard => DetachOutcome::Refused(guard, HoldError::SeveralServers),
+        }
+    }
+
+    /// Unlocks it, and the name stays taken until it was held for that long.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        match self {
+            Self::One(guard) => guard.unlock_at_least(at_least).await,
+            Self::Several(_) => Err(HoldError::SeveralServers),
         }
     }
 

@@ -82,7 +82,7 @@ impl LockClient {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = LockClient::embedded()?;
     /// let guard = client.lock("orders:42").lock().await?;
-    /// assert!(client.lock("orders:42").try_lock().await?.is_none());
+    /// assert!(client.lock("orders:42").try_lock().await?.is_busy());
     /// guard.unlock().await?;
     /// # Ok(()) }
     /// ```
@@ -285,7 +285,7 @@ impl LockClientBuilder {
     /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, even if
     ///   nothing was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more.
     ///   The very first client at a new server waits as long. Meanwhile waiters queue and keep their order (waiters
-    ///   whose queue was lost queue again, in any order), and [`try_lock`](crate::FairLock::try_lock) returns `None`, or of several
+    ///   whose queue was lost queue again, in any order), and [`try_lock`](crate::FairLock::try_lock) returns `Busy`, or of several
     ///   servers [`Unreachable`](crate::LockError::Unreachable). Held locks are renewed, re-entered and released
     ///   as usual. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log have the remaining time.
     /// - Two round trips more for each connection; one more key for each request that grants or releases; the right to

@@ -68,7 +68,7 @@ use fairlock_emulator::Server;
 /// let here = LockClient::builder().embedded(&server)?;
 /// let there = LockClient::builder().embedded(&server)?;
 /// let guard = here.lock("x").lock().await?;
-/// assert!(there.lock("x").try_lock().await?.is_none());
+/// assert!(there.lock("x").try_lock().await?.is_busy());
 /// # drop(guard);
 /// # Ok(()) }
 /// ```

@@ -4,7 +4,8 @@
 //! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
 //! acquired".
 
-pub use crate::driver::outcome::{Ended, LockError, Loss, ShrinkError, UnlockError};
+pub use crate::driver::outcome::{Ended, HoldError, LockError, Loss, UnlockError};
+
 pub use crate::store::error::{Cause, ConnectError, ConnectionInfoError, NameError, Refusal, RequestError};
 pub use crate::store::options::OptionsError;
 
@@ -93,7 +94,7 @@ mod tests {
             Box::new(UnlockError::Refused { refusal: refusal.clone(), until: Instant::now() }),
             Box::new(UnlockError::Unknown { until: Instant::now(), cause: cause.clone() }),
             Box::new(UnlockAllError { first: lost.clone(), failed: vec![("orders:42".into(), lost.clone())] }),
-            Box::new(WithError::<()>::Lock(LockError::Timeout)),
+            Box::new(WithError::<()>::Lock(LockError::Timeout { holder: None })),
             Box::new(WithError::Unlock { output: (), source: lost }),
         ];
         for error in errors {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{AnyGuard, AnyHold, each};
-use crate::error::{Ended, Loss, UnlockError};
+use crate::error::{Ended, HoldError, Loss, UnlockError};
 use crate::owner::Owner;
 
 pub use crate::driver::outcome::Unlocked;
@@ -28,10 +28,10 @@ pub use crate::driver::outcome::Unlocked;
 /// cannot be cloned, since two guards for one hold would release it twice. For other code to look at the hold there is
 /// [`held`](Held::held), and `clone` of a guard is the same.
 ///
-/// ```compile_fail,E0308
+/// ```compile_fail,E0599
 /// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
 /// let guard = client.lock("orders:42").lock().await?;
-/// let second: fairlock::LockGuard = guard.clone();
+/// let second = guard.clone();
 /// # Ok(()) }
 /// ```
 ///
@@ -58,7 +58,7 @@ pub struct LockGuard {
     guard: AnyGuard,
 }
 
-/// A view of a hold for code that does not end it. Cheap to clone; it keeps nothing locked.
+/// A view of a hold for code that does not end it. [`held`](Self::held) makes another one, which is cheap; it keeps nothing locked.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -68,7 +68,7 @@ pub struct LockGuard {
 /// assert!(!held.is_valid());
 /// # Ok(()) }) }
 /// ```
-#[derive(Clone)]
+// Not `Clone`: `guard.clone()` would be a view of the hold, and no second guard.
 pub struct Held {
     hold: AnyHold,
 }
@@ -109,6 +109,38 @@ impl LockGuard {
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         self.guard.unlock().await
+    }
+
+    /// Unlocks it, but the name stays taken until it was held for that long: by nobody, without a process and without a renewal. For a job that
+    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    ///
+    /// The time counts from when this process heard that it has it. Waiters get it up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows it as held, and `force_unlock` frees it. It may be
+    /// as short as you like; if it is over, this is [`unlock`](Self::unlock). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
+    /// use std::time::Duration;
+    ///
+    /// let nightly = client.lock("nightly");
+    /// let guard = nightly.lock().await?;
+    /// guard.unlock_at_least(Duration::from_secs(30)).await?;
+    /// assert!(nightly.try_lock().await?.is_busy());
+    /// tokio::time::sleep(Duration::from_secs(31)).await;
+    /// assert!(!nightly.try_lock().await?.is_busy());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had it meanwhile. [`Lease`](HoldError::Lease): longer than
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Nested`](HoldError::Nested), [`SeveralServers`](HoldError::SeveralServers). [`Request`](HoldError::Request): refused, or no answer within the
+    /// operation time-out. After any error it is free earlier, or when its lease ends.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the background releases it at once.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        self.guard.unlock_at_least(at_least).await
     }
 
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at
@@ -184,7 +216,7 @@ impl Held {
         }
     }
 
-    /// A view of the hold that can be cloned and given to others. No round trip.
+    /// A view of the hold to give to others; of a view, another one. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -197,7 +229,7 @@ impl Held {
     /// ```
     #[must_use]
     pub fn held(&self) -> Self {
-        self.clone()
+        Self { hold: self.hold.clone() }
     }
 
     /// The fencing token of this hold. It is greater than that of every hold of this lock before it,

@@ -12,8 +12,9 @@ use fairlock_proto::time::ServerTime;
 use crate::backend::{AnyGuard, AnyLock};
 use crate::client::LockClient;
 use crate::driver::detached::DetachOutcome;
-pub use crate::driver::detached::{DetachRefusal, ExtendError};
 use crate::driver::lock::Caller;
+use crate::driver::tried::Tried;
+use crate::error::HoldError;
 use crate::error::{Cause, LockError, OptionsError, Refusal, RequestError};
 use crate::guard::LockGuard;
 use crate::lock::caller;
@@ -222,7 +223,7 @@ pub enum DetachError<G = LockGuard> {
         /// The guard, or the permit.
         guard: G,
         /// Why.
-        reason: DetachRefusal,
+        reason: HoldError,
     },
     /// The server may have served it. If it has, the handle holds the lock or the permits. If not, the client releases them. Use the
     /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) show which it was, and
@@ -238,11 +239,28 @@ pub enum DetachError<G = LockGuard> {
     },
 }
 
-/// Why [`LockClient::extend`] or [`LockClient::release`] failed. A release that was refused [half-way](Refusal::in_script), or has no answer, may
-/// have released: it can be repeated.
+/// Why [`LockClient::attach`], [`attach_permit`](LockClient::attach_permit), [`extend`](LockClient::extend) or
+/// [`release`](LockClient::release) by a handle failed. A release that was refused [half-way](Refusal::in_script), or has no answer, may have
+/// released: it can be repeated. What an attach may have attached is released as soon as the server answers.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
+    /// Only `attach`: the owner of this scope holds the lock or waits for it already. Nothing was sent.
+    #[error("the owner of this scope holds this lock or waits for it already")]
+    OwnerBusy,
+    /// The handle is of another kind: [`attach`](LockClient::attach) takes the handle of a lock, and
+    /// [`attach_permit`](LockClient::attach_permit) that of permits. Nothing was sent.
+    #[error("this is the handle of {is}, and not of {asked}")]
+    #[non_exhaustive]
+    OtherKind {
+        /// That of the handle.
+        is: Kind,
+        /// What the call attaches.
+        asked: Kind,
+    },
+    /// Only `attach`: not served in time, as [`LockError::Unreachable`], or before the client was closed.
+    #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
+    Unreachable(Cause),
     /// The server does not know the hold: its lease is over, it was released, attached or ended by force; or it is another
     /// server.
     #[error(
@@ -265,32 +283,6 @@ pub enum HandleError {
     /// The request failed.
     #[error(transparent)]
     Request(#[from] RequestError),
-}
-
-/// Why [`LockClient::attach`] or [`LockClient::attach_permit`] did not give a guard.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// The owner of this scope holds the lock or waits for it already. Nothing was sent.
-    #[error("the owner of this scope holds this lock or waits for it already")]
-    OwnerBusy,
-    /// The handle is of another kind: [`attach`](LockClient::attach) takes the handle of a lock, and
-    /// [`attach_permit`](LockClient::attach_permit) that of permits. Nothing was sent.
-    #[error("this is the handle of {is}, and not of {asked}")]
-    #[non_exhaustive]
-    OtherKind {
-        /// That of the handle.
-        is: Kind,
-        /// What the call attaches.
-        asked: Kind,
-    },
-    /// Not served in time, as [`LockError::Unreachable`], or before the client was closed. If a request may have attached the hold, it
-    /// goes back as soon as the server answers: it is released.
-    #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
-    Unreachable(Cause),
-    /// As for the other calls by a handle. What a request that was refused half-way may have attached is released, as above.
-    #[error(transparent)]
-    Handle(#[from] HandleError),
 }
 
 impl From<SeveralServers> for HandleError {
@@ -320,14 +312,14 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// See [`ExtendError`]. [`Lease`](ExtendError::Lease): shorter or longer than a lease may be
+    /// See [`HoldError`]. [`Lease`](HoldError::Lease): shorter or longer than a lease may be
     /// ([`with_lease`](crate::FairLock::with_lease) says what that is), or beyond [`max_hold`](crate::LockClientBuilder::max_hold).
-    /// [`Request`](ExtendError::Request): refused, or no answer within the operation time-out; the lock is valid for as long as
+    /// [`Request`](HoldError::Request): refused, or no answer within the operation time-out; the lock is valid for as long as
     /// [`valid_for`](crate::Held::valid_for) says.
     ///
     /// # Cancel safety
     /// Dropped, it may have set the lease on the server, which this guard then does not rely on.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         self.any().extend(lease).await
     }
 
@@ -432,13 +424,13 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`AttachError`]. Nothing is attached then. A handle of permits is [`OtherKind`](AttachError::OtherKind): see
+    /// See [`HandleError`]. Nothing is attached then. A handle of permits is [`OtherKind`](HandleError::OtherKind): see
     /// [`attach_permit`](Self::attach_permit).
     ///
     /// # Cancel safety
     /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. The client
     /// releases what it has attached if this future is not polled within 250 ms.
-    pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, AttachError> {
+    pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, HandleError> {
         self.take_up(handle, Kind::Lock, caller()).await.map(LockGuard::new)
     }
 
@@ -458,38 +450,38 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`AttachError`]; `OwnerBusy` does not occur here. Nothing is attached then.
+    /// See [`HandleError`]; `OwnerBusy` does not occur here. Nothing is attached then.
     ///
     /// # Cancel safety
     /// As for `attach`.
-    pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, AttachError> {
+    pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, HandleError> {
         self.take_up(handle, Kind::Semaphore, Caller::of(None)).await.map(Permit::new)
     }
 
-    async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<AnyGuard, AttachError> {
+    async fn take_up(&self, handle: &HoldHandle, asked: Kind, caller: Caller) -> Result<AnyGuard, HandleError> {
         let lock = self.lock_of(handle)?;
         if handle.kind() != asked {
-            return Err(AttachError::OtherKind { is: handle.kind(), asked });
+            return Err(HandleError::OtherKind { is: handle.kind(), asked });
         }
-        let lock = lock.at_server().map_err(HandleError::from)?;
+        let lock = lock.at_server()?;
         if lock.context().closing.is_cancelled() {
-            return Err(HandleError::from(RequestError::Closed).into());
+            return Err(RequestError::Closed.into());
         }
-        let error = match lock.attach(caller, &handle.hold).await {
-            Ok(guard) => return guard.map(AnyGuard::One).ok_or(AttachError::OwnerBusy),
+        Err(match lock.attach(caller, &handle.hold).await {
+            Ok(Tried::Acquired(guard)) => return Ok(AnyGuard::One(guard)),
+            Ok(Tried::Busy(_)) => HandleError::OwnerBusy,
             Err(LockError::Lost | LockError::Name(_)) => HandleError::Lost,
             Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
             // A transient refusal: it was asked again until the time of the call was over.
             Err(LockError::Unreachable(cause)) => match cause.downcast_ref::<Refusal>() {
                 Some(refusal) => RequestError::Refused(refusal.clone()).into(),
-                None => return Err(AttachError::Unreachable(cause)),
+                None => HandleError::Unreachable(cause),
             },
             Err(LockError::Refused(refusal)) => RequestError::Refused(refusal).into(),
             Err(LockError::RuntimeGone) => RequestError::RuntimeGone.into(),
             // Closed meanwhile: the request may have been served. The others do not occur here.
-            Err(error) => return Err(AttachError::Unreachable(Arc::new(error))),
-        };
-        Err(error.into())
+            Err(error) => HandleError::Unreachable(Arc::new(error)),
+        })
     }
 
     /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, leaves the handle usable,

@@ -83,6 +83,7 @@ mod builder;
 #[doc(hidden)]
 pub mod cli;
 mod client;
+mod common_error;
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub mod embedded;
@@ -108,17 +109,19 @@ mod status;
 pub use all::{AllGuard, LockAll};
 pub use builder::LockClientBuilder;
 pub use client::LockClient;
+pub use common_error::{Error, ErrorKind};
+pub use driver::tried::{Busy, HeldBy, Tried};
 #[cfg(feature = "embedded")]
 #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
 pub use embedded::EmbeddedServer;
 pub use error::{
-    Cause, CloseError, ConnectError, ConnectionInfoError, Ended, LockError, Loss, NameError, OptionsError, Refusal,
-    RequestError, ShrinkError, UnlockAllError, UnlockError, WithError,
+    Cause, CloseError, ConnectError, ConnectionInfoError, Ended, HoldError, LockError, Loss, NameError, OptionsError,
+    Refusal, RequestError, UnlockAllError, UnlockError, WithError,
 };
 #[doc(inline)]
 pub use fairlock_proto::keys::Kind;
 pub use guard::{Held, LockGuard, Unlocked};
-pub use handle::{AttachError, DetachError, DetachRefusal, ExtendError, HandleError, HoldHandle, ParseHandleError};
+pub use handle::{DetachError, HandleError, HoldHandle, ParseHandleError};
 pub use list::{Listed, LockList};
 pub use lock::FairLock;
 pub use owner::Owner;

@@ -13,6 +13,7 @@ use futures::future::join_all;
 use crate::backend::{AnyGuard, AnyLock, acquire, each};
 use crate::driver::context::Context;
 use crate::driver::lock::{Caller, DrivenLock, IfBusy, LockLease};
+use crate::driver::tried::Tried;
 use crate::error::{LockError, RequestError, UnlockError, WithError};
 use crate::guard::{Held, LockGuard, Unlocked};
 use crate::owner::{self, Owner};
@@ -38,7 +39,7 @@ use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 /// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more if
 ///   others were seen to want it, or if a server has given a later token than the others can give. A server that does not
 ///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
-/// - Two `try_lock`s at the same instant may both return `None`.
+/// - Two `try_lock`s at the same instant may both be [`Busy`](Tried::Busy).
 /// - With [`with_lease`](Self::with_lease) the lease begins at each server when that server grants. If they granted at
 ///   different times, less of it is left: [`valid_for`](Held::valid_for) returns how much. If it ends at one server while the call
 ///   waits at another one, the call begins again: choose a lease that is longer than the waits.
@@ -194,6 +195,8 @@ impl FairLock {
     /// One round trip if it is free. If not, one more message when it is handed over, and a poll every
     /// `poll_interval`, which all waiters of this client for this name share.
     ///
+    /// The guard holds the lock: `let _ = lock.lock().await?;` drops it at once. See [`try_lock`](Self::try_lock).
+    ///
     /// It also waits for a server that cannot be reached. Use [`lock_timeout`](Self::lock_timeout) to
     /// hear of that.
     ///
@@ -229,7 +232,7 @@ impl FairLock {
     /// let lock = client.lock("orders:42");
     /// let guard = lock.lock_timeout(Duration::from_secs(5)).await?;
     /// let second = lock.lock_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// assert!(matches!(second, Err(LockError::Timeout { .. })));
     /// # drop(guard);
     /// # Ok(()) }) }
     /// ```
@@ -248,33 +251,42 @@ impl FairLock {
 
     fn wait(&self, at_most: Option<Duration>) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         // A request that waits is never answered with "busy".
-        self.take(IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+        self.take(IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
-    /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else `None`. One round trip. It
-    /// never queues, and never overtakes such a waiter.
+    /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy), which says
+    /// who has it. One round trip. It never queues, and never overtakes such a waiter.
+    ///
+    /// <div class="warning">
+    ///
+    /// The guard holds the lock. `let _ = lock.try_lock().await?;` drops it at once, and the compiler does not warn: give it a name, such as
+    /// `_guard`. `#![warn(let_underscore_drop)]` makes the compiler warn.
+    ///
+    /// </div>
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use fairlock::Tried;
+    ///
     /// let lock = client.lock("nightly");
-    /// let Some(guard) = lock.try_lock().await? else { return Ok(()) };
-    /// assert!(lock.try_lock().await?.is_none());
+    /// let Tried::Acquired(guard) = lock.try_lock().await? else { return Ok(()) };
+    /// assert!(lock.try_lock().await?.is_busy());
     /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
     /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. No answer within the operation
-    /// time-out is an error, not `None`: the request is taken back as soon as the server answers.
+    /// time-out is an error, not `Busy`: the request is taken back as soon as the server answers.
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_lock(&self) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+    pub fn try_lock(&self) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         self.take(IfBusy::Return(None))
     }
 
     /// The caller is whoever polls the future first, in its scope: it may have been spawned (P4).
-    fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send + use<> {
+    fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         let lock = self.clone();
         async move {
             if let IfBusy::Wait(_) = if_busy {
@@ -285,7 +297,7 @@ impl FairLock {
     }
 
     /// A step of a call that a task of the client makes for this caller.
-    pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<LockGuard>, LockError> {
+    pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Tried<LockGuard>, LockError> {
         Ok(acquire!(&self.lock, caller, if_busy).map(LockGuard::new))
     }
 

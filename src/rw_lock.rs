@@ -11,6 +11,7 @@ use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{DrivenLock, IfBusy, LockLease};
+use crate::driver::tried::Tried;
 use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, with};
@@ -161,7 +162,7 @@ impl FairRwLock {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let (one, other) = (document.read().await?, document.read().await?);
-    /// assert!(document.try_write().await?.is_none());
+    /// assert!(document.try_write().await?.is_busy());
     /// one.unlock().await?;
     /// other.unlock().await?;
     /// # Ok(()) }) }
@@ -197,13 +198,13 @@ impl FairRwLock {
         wait(&self.reads, Some(timeout)).map(|guard| guard.map(ReadGuard))
     }
 
-    /// Reads if there is no writer and no waiter that the server can reach, else `None`. One round trip. It never queues.
+    /// Reads if there is no writer and no waiter that the server can reach, else [`Busy`](Tried::Busy). One round trip. It never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let writing = document.write().await?;
-    /// assert!(document.try_read().await?.is_none());
+    /// assert!(document.try_read().await?.is_busy());
     /// # drop(writing);
     /// # Ok(()) }) }
     /// ```
@@ -213,7 +214,7 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_read(&self) -> impl Future<Output = Result<Option<ReadGuard>, LockError>> + Send + use<> {
+    pub fn try_read(&self) -> impl Future<Output = Result<Tried<ReadGuard>, LockError>> + Send + use<> {
         take(&self.reads, IfBusy::Return(None)).map(|taken| Ok(taken?.map(ReadGuard)))
     }
 
@@ -275,7 +276,7 @@ impl FairRwLock {
     /// let document = client.rw_lock("document:7");
     /// let reading = document.read().await?;
     /// let writing = document.write_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(writing, Err(LockError::Timeout)));
+    /// assert!(matches!(writing, Err(LockError::Timeout { .. })));
     /// # drop(reading);
     /// # Ok(()) }) }
     /// ```
@@ -292,13 +293,14 @@ impl FairRwLock {
         wait(&self.writes, Some(timeout)).map(|guard| guard.map(WriteGuard))
     }
 
-    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
     /// never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
-    /// let Some(writing) = document.try_write().await? else { return Ok(()) };
+    /// # use fairlock::Tried;
+    /// let Tried::Acquired(writing) = document.try_write().await? else { return Ok(()) };
     /// writing.unlock().await?;
     /// # Ok(()) }) }
     /// ```
@@ -308,7 +310,7 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// As for `try_read`.
-    pub fn try_write(&self) -> impl Future<Output = Result<Option<WriteGuard>, LockError>> + Send + use<> {
+    pub fn try_write(&self) -> impl Future<Output = Result<Tried<WriteGuard>, LockError>> + Send + use<> {
         take(&self.writes, IfBusy::Return(None)).map(|taken| Ok(taken?.map(WriteGuard)))
     }
 
@@ -388,10 +390,10 @@ impl FairRwLock {
 
 fn wait(share: &AnyLock, at_most: Option<Duration>) -> impl Future<Output = Result<RwGuard, LockError>> + Send + use<> {
     // A request that waits is never answered with "busy".
-    take(share, IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+    take(share, IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
 }
 
-fn take(share: &AnyLock, if_busy: IfBusy) -> impl Future<Output = Result<Option<RwGuard>, LockError>> + Send + use<> {
+fn take(share: &AnyLock, if_busy: IfBusy) -> impl Future<Output = Result<Tried<RwGuard>, LockError>> + Send + use<> {
     let share = share.clone();
     async move { Ok(acquire!(share.of_one_server()?, caller(), if_busy).map(RwGuard::new)) }
 }
@@ -477,8 +479,8 @@ impl WriteGuard {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let reading = document.write().await?.downgrade().await?;
-    /// assert!(document.try_read().await?.is_some());
-    /// assert!(document.try_write().await?.is_none());
+    /// assert!(document.try_read().await?.into_result().is_ok());
+    /// assert!(document.try_write().await?.is_busy());
     /// reading.unlock().await?;
     /// # Ok(()) }) }
     /// ```

@@ -11,7 +11,8 @@ use futures::FutureExt;
 
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{Caller, IfBusy, LockLease};
-use crate::error::{LockError, Loss, RequestError, ShrinkError, UnlockError};
+use crate::driver::tried::Tried;
+use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError};
 use crate::guard::Held;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 
@@ -153,9 +154,9 @@ impl FairSemaphore {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 2);
     /// let (one, other) = (gate.acquire().await?, gate.acquire().await?);
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// one.release().await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # drop(other);
     /// # Ok(()) }) }
     /// ```
@@ -179,7 +180,7 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire_many(3).await?;
     /// assert_eq!(permit.weight(), 3);
-    /// assert!(gate.try_acquire_many(3).await?.is_none());
+    /// assert!(gate.try_acquire_many(3).await?.is_busy());
     /// # Ok(()) }) }
     /// ```
     ///
@@ -203,7 +204,7 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 1);
     /// let permit = gate.acquire_timeout(Duration::from_secs(5)).await?;
     /// let second = gate.acquire_timeout(Duration::from_secs(5)).await;
-    /// assert!(matches!(second, Err(LockError::Timeout)));
+    /// assert!(matches!(second, Err(LockError::Timeout { .. })));
     /// # drop(permit);
     /// # Ok(()) }) }
     /// ```
@@ -241,14 +242,15 @@ impl FairSemaphore {
         self.wait(permits, Some(timeout))
     }
 
-    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else `None`. One round trip. It
+    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
     /// never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 1);
-    /// let Some(permit) = gate.try_acquire().await? else { return Ok(()) };
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// # use fairlock::Tried;
+    /// let Tried::Acquired(permit) = gate.try_acquire().await? else { return Ok(()) };
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// permit.release().await?;
     /// # Ok(()) }) }
     /// ```
@@ -258,7 +260,7 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// If the future is dropped, the background releases what it may have acquired.
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         self.take(1, IfBusy::Return(None))
     }
 
@@ -267,8 +269,8 @@ impl FairSemaphore {
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 5);
-    /// let most = gate.try_acquire_many(4).await?.expect("there are five");
-    /// assert!(gate.try_acquire_many(2).await?.is_none());
+    /// let most = gate.try_acquire_many(4).await?.into_result().expect("there are five");
+    /// assert!(gate.try_acquire_many(2).await?.is_busy());
     /// # drop(most);
     /// # Ok(()) }) }
     /// ```
@@ -281,7 +283,7 @@ impl FairSemaphore {
     pub fn try_acquire_many(
         &self,
         permits: u32,
-    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         self.take(permits, IfBusy::Return(None))
     }
 
@@ -291,14 +293,14 @@ impl FairSemaphore {
         at_most: Option<Duration>,
     ) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
         // A request that waits is never answered with "busy".
-        self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.ok_or(LockError::Timeout))
+        self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
     fn take(
         &self,
         permits: u32,
         if_busy: IfBusy,
-    ) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send + use<> {
+    ) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         let share = Share { weight: permits, limit: self.permits };
         let lock = if permits == 1 { self.lock.clone() } else { self.lock.changed(|lock| lock.with_share(share)) };
         async move {
@@ -321,9 +323,9 @@ impl FairSemaphore {
     /// let gate = client.semaphore("render", 5);
     /// gate.set_permits(Some(1)).await?;
     /// let permit = gate.acquire().await?;
-    /// assert!(gate.try_acquire().await?.is_none());
+    /// assert!(gate.try_acquire().await?.is_busy());
     /// gate.set_permits(None).await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # drop(permit);
     /// # Ok(()) }) }
     /// ```
@@ -417,22 +419,22 @@ impl Permit {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire_many(5).await?;
     /// permit.shrink_to(1).await?;
-    /// assert!(gate.try_acquire_many(4).await?.is_some());
+    /// assert!(gate.try_acquire_many(4).await?.into_result().is_ok());
     /// # Ok(()) }) }
     /// ```
     ///
     /// # Errors
-    /// [`ShrinkError::Lost`] if the permits were lost before, or meanwhile; [`ShrinkError::Permits`] for none, and for more than there are. To release
+    /// [`HoldError::Lost`] if the permits were lost before, or meanwhile; [`HoldError::Permits`] for none, and for more than there are. To release
     /// all of them there is [`release`](Self::release); more than there are have to be waited for, by another call.
     ///
     /// # Cancel safety
     /// Once polled it is certain: if the future is dropped, the background finishes it.
-    pub async fn shrink_to(&self, permits: u32) -> Result<(), ShrinkError> {
+    pub async fn shrink_to(&self, permits: u32) -> Result<(), HoldError> {
         let weight = self.weight();
         if permits == 0 || permits > weight {
-            return Err(ShrinkError::Permits { wanted: permits, permits: weight });
+            return Err(HoldError::Permits { wanted: permits, permits: weight });
         }
-        self.guard.shrink_to(permits).await.map_err(ShrinkError::Lost)
+        self.guard.shrink_to(permits).await.map_err(HoldError::Lost)
     }
 
     /// Releases the permits and waits for the server's answer. One round trip.
@@ -441,7 +443,7 @@ impl Permit {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 1);
     /// gate.acquire().await?.release().await?;
-    /// assert!(gate.try_acquire().await?.is_some());
+    /// assert!(gate.try_acquire().await?.into_result().is_ok());
     /// # Ok(()) }) }
     /// ```
     ///
@@ -452,6 +454,37 @@ impl Permit {
     /// Once called, the release is certain: if the future is dropped, the background finishes it.
     pub async fn release(self) -> Result<(), UnlockError> {
         self.guard.unlock().await.map(drop)
+    }
+
+    /// Releases them, but the permits stay taken until they were held for that long: by nobody, without a process and without a renewal. For a job that
+    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    ///
+    /// The time counts from when this process heard that it has them. Waiters get them up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`revoke`](FairSemaphore::revoke) frees them. It may be
+    /// as short as you like; if it is over, this is [`release`](Self::release). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 1);
+    /// gate.acquire().await?.release_at_least(Duration::from_secs(30)).await?;
+    /// assert!(gate.try_acquire().await?.is_busy());
+    /// tokio::time::sleep(Duration::from_secs(31)).await;
+    /// assert!(!gate.try_acquire().await?.is_busy());
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had them meanwhile. [`Lease`](HoldError::Lease): longer than
+    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Request`](HoldError::Request): refused, or no answer within the
+    /// operation time-out. After any error they are free earlier, or when their lease ends.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the background releases them at once.
+    pub async fn release_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        self.guard.unlock_at_least(at_least).await
     }
 
     /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a

@@ -65,7 +65,7 @@ async fn a_worker_that_waits_too_long_is_told_why() {
     let _operator = worker(&server).lock("payout").lock().await.unwrap();
     let lock = worker(&server).lock("payout");
     let outcome = pay_out(&lock, &tokio::sync::Mutex::default()).await;
-    assert!(matches!(outcome, Err(LockError::Timeout)));
+    assert!(matches!(outcome, Err(LockError::Timeout { .. })));
 
     server.shut_down();
     let outcome = pay_out(&lock, &tokio::sync::Mutex::default()).await;

@@ -214,6 +214,10 @@ pub struct Lock {
     /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
     #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Option<Duration>,
+    /// How long the lock or the slot stays taken at least, counted from when it was acquired, though the command ends earlier: for a
+    /// job that is to run once on machines whose clocks differ.
+    #[arg(long, value_parser = duration, value_name = "DURATION", conflicts_with_all = ["shared", "exclusive", "attach"])]
+    pub at_least: Option<Duration>,
     /// What becomes of the command if fairlock is killed by SIGKILL. Linux only; elsewhere it goes on.
     #[arg(long, value_enum, default_value_t = Orphan::Term, value_name = "WHAT")]
     pub orphan: Orphan,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use fairlock::cli::{Said, ask, boot_key};
-use fairlock::{ConnectError, LockClient, RequestError};
+use fairlock::{ConnectError, LockClient, RequestError, Tried};
 use serde::Serialize;
 
 use super::args::{Args, Doctor};
@@ -330,11 +330,11 @@ async fn lock_and_unlock(client: &LockClient, report: &mut Report) {
     const CHECK: &str = "lock";
     let lock = client.lock(NAME);
     match lock.try_lock().await {
-        Ok(Some(guard)) => match guard.unlock().await {
+        Ok(Tried::Acquired(guard)) => match guard.unlock().await {
             Ok(_) => report.good(CHECK, "a lock was taken and released"),
             Err(error) => report.add(CHECK, Level::Broken, chain(&error), "the server does not accept releases"),
         },
-        Ok(None) => {
+        Ok(Tried::Busy(_)) => {
             let text = format!("{NAME:?} is held, or nothing is granted for a while");
             report.add(CHECK, Level::Warning, text, "another doctor may be at work: see `fairlock status`");
         }

@@ -3,7 +3,9 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use fairlock::{Held, Kind, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, UnlockError, WriteGuard};
+use fairlock::{
+    Held, HoldError, Kind, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, Tried, UnlockError, WriteGuard,
+};
 
 /// What the name is used as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,15 +56,14 @@ macro_rules! take {
     ($of:expr, $wait:expr, $try:ident, $timeout:ident, $plain:ident) => {
         match $wait {
             Wait::No => $of.$try().await?,
-            Wait::For(longest) => Some($of.$timeout(longest).await?),
-            Wait::WithoutLimit => Some($of.$plain().await?),
+            Wait::For(longest) => Tried::Acquired($of.$timeout(longest).await?),
+            Wait::WithoutLimit => Tried::Acquired($of.$plain().await?),
         }
     };
 }
 
 impl Guard {
-    /// `None`: others have it.
-    pub async fn take(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Option<Self>, LockError> {
+    pub async fn take(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Tried<Self>, LockError> {
         Ok(match used_as {
             Use::Lock => {
                 let lock = client.lock(name);
@@ -88,6 +89,15 @@ impl Guard {
             Self::Permit(permit) => permit.lost().await,
             Self::Read(guard) => guard.lost().await,
             Self::Write(guard) => guard.lost().await,
+        }
+    }
+
+    /// Locks and permits stay taken for that long at least. Not asked for with the others.
+    pub async fn release_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        match self {
+            Self::Lock(guard) => guard.unlock_at_least(at_least).await,
+            Self::Permit(permit) => permit.release_at_least(at_least).await,
+            guard => Ok(guard.release().await?),
         }
     }
 

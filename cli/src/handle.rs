@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::io;
 
-use fairlock::{DetachError, DetachRefusal, HandleError, HoldHandle, LockClient, RequestError};
+use fairlock::{DetachError, HandleError, HoldError, HoldHandle, LockClient, RequestError, Tried};
 use serde::Serialize;
 
 use super::args::{Acquire, Args, Extend, Release};
@@ -37,8 +37,8 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
         biased;
         signal = signals.next() => Ok(lock::ended_by(signal)),
         outcome = acquired(&client, acquire, wait) => match outcome {
-            Ok(None) => Ok(acquire.call.conflict_exit_code),
-            Ok(Some(handle)) => {
+            Ok(Tried::Busy(busy)) => Ok(lock::conflict(&acquire.name, &busy, &acquire.call)),
+            Ok(Tried::Acquired(handle)) => {
                 let printed = print(&handle, acquire, &mut signals).await;
                 if !matches!(printed, Ok(exit::OK)) {
                     give_back(&client, &handle).await;
@@ -60,29 +60,28 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
 /// What is not detached: why, and the handle that may have it.
 type NotDetached = (Failure, Option<HoldHandle>);
 
-/// `None`: others have it.
-async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<Option<HoldHandle>, NotDetached> {
+async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<Tried<HoldHandle>, NotDetached> {
     let guard = lock::acquire(client, &acquire.name, acquire.used_as(), wait).await;
     let handle = match guard.map_err(|failure| (failure, None))? {
-        None => return Ok(None),
-        Some(Guard::Lock(guard)) => guard.detach(acquire.lease).await.map_err(not_detached)?,
-        Some(Guard::Permit(permit)) => permit.detach(acquire.lease).await.map_err(not_detached)?,
+        Tried::Busy(busy) => return Ok(Tried::Busy(busy)),
+        Tried::Acquired(Guard::Lock(guard)) => guard.detach(acquire.lease).await.map_err(not_detached)?,
+        Tried::Acquired(Guard::Permit(permit)) => permit.detach(acquire.lease).await.map_err(not_detached)?,
         // It is not asked for.
-        Some(Guard::Read(_) | Guard::Write(_)) => {
+        Tried::Acquired(Guard::Read(_) | Guard::Write(_)) => {
             return Err((Failure::usage("read-write locks have no handles"), None));
         }
     };
-    Ok(Some(handle))
+    Ok(Tried::Acquired(handle))
 }
 
 fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
     let text = exit::chain(&error);
     match error {
         // The guard is dropped, and gives it back.
-        DetachError::Refused { reason: DetachRefusal::Lease(_) | DetachRefusal::SeveralServers, .. } => {
+        DetachError::Refused { reason: HoldError::Lease(_) | HoldError::SeveralServers, .. } => {
             (Failure::usage(text), None)
         }
-        DetachError::Refused { reason: DetachRefusal::Request(RequestError::Refused(refusal)), .. } => {
+        DetachError::Refused { reason: HoldError::Request(RequestError::Refused(refusal)), .. } => {
             (Failure::new(exit::code_of_refusal(&refusal), text), None)
         }
         DetachError::Unanswered { handle, .. } => (Failure::new(exit::UNAVAILABLE, text), Some(handle)),

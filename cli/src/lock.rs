@@ -5,11 +5,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use fairlock::cli::owner_of;
-use fairlock::{HandleError, HoldHandle, LockClient, LockError, UnlockError};
+use fairlock::{Busy, HandleError, HeldBy, HoldError, HoldHandle, LockClient, LockError, Tried};
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::args::{Args, Lock};
+use super::args::{Args, Call, Lock};
 use super::child::{self, Child};
 use super::connect;
 use super::exit::{self, Failure};
@@ -17,6 +17,7 @@ use super::guard::{Guard, Use, Wait};
 use super::log::say;
 use super::named::{AnyStatus, Named};
 use super::output::{self, text};
+use super::render;
 use super::signals::Signals;
 
 /// A loss is noticed after this time at the latest, or after a third of the lease: the server notifies nobody of a handle's loss.
@@ -25,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
     // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
     let mut signals = Signals::catch()?;
+    if lock.at_least.is_some() {
+        connect::check_for_handles(args)?;
+    }
     let builder = match &lock.attach {
         Some(handle) => connect::builder_for_handle(args, handle.lease())?,
         None => connect::builder(args, lock.lease),
@@ -50,17 +54,27 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
         signal = signals.next() => return Ok(ended_by(signal)),
     };
     match acquired {
-        Some(guard) if lock.cmd.is_empty() => hold(guard, signals).await,
-        Some(guard) => run_under(guard, lock, signals).await,
-        None => Ok(lock.call.conflict_exit_code),
+        Tried::Acquired(guard) if lock.cmd.is_empty() => hold(guard, lock, signals).await,
+        Tried::Acquired(guard) => run_under(guard, lock, signals).await,
+        Tried::Busy(busy) => Ok(conflict(name, &busy, &lock.call)),
     }
 }
 
-/// `None`: others have it.
-pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Option<Guard>, Failure> {
+/// Returns the exit code. After a wait it says who has it, if the answer did. `--try` says nothing, as `flock -n`: for a job of cron,
+/// each line is a mail.
+pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
+    let waits = call.wait.is_some_and(|longest| !longest.is_zero());
+    if let Some(HeldBy { label, since, lease_left, .. }) = busy.holder.as_ref().filter(|_| waits) {
+        let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
+        say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
+    }
+    call.conflict_exit_code
+}
+
+pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<Tried<Guard>, Failure> {
     check_nesting(client, name, used_as, wait).await?;
     match Guard::take(client, name, used_as, wait).await {
-        Err(LockError::Timeout) => Ok(None),
+        Err(LockError::Timeout { holder }) => Ok(Tried::Busy(Busy::from(holder))),
         acquired => Ok(acquired?),
     }
 }
@@ -103,7 +117,7 @@ async fn run_under(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u
     let (token, owner) = (guard.token(), guard.owner_id().to_owned());
     let lost = async { guard.lost().await.to_string() };
     match run_child(lock, guard.name(), token, &owner, lost, signals).await? {
-        Some(code) => unlock(guard, code).await,
+        Some(code) => unlock(guard, lock, code).await,
         None => Ok(exit::LOST),
     }
 }
@@ -168,7 +182,7 @@ async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant
 }
 
 /// Holds it until a signal comes.
-async fn hold(guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
+async fn hold(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let line = format!("{} {}", text(guard.name()), guard.token());
     let not_printed = async {
         match output::print_aside(line).await {
@@ -177,9 +191,9 @@ async fn hold(guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
         }
     };
     tokio::select! {
-        _ = signals.next() => unlock(guard, exit::OK).await,
+        _ = signals.next() => unlock(guard, lock, exit::OK).await,
         loss = guard.lost() => Err(Failure::new(exit::LOST, format!("lost the lock {:?}: {loss}", guard.name()))),
-        failure = not_printed => unlock(guard, exit::OK).await.and(Err(failure)),
+        failure = not_printed => unlock(guard, lock, exit::OK).await.and(Err(failure)),
     }
 }
 
@@ -222,10 +236,14 @@ async fn run_child(
     Ok(Some(child::code(status)))
 }
 
-async fn unlock(guard: Guard, code: u8) -> Result<u8, Failure> {
-    match guard.release().await {
+async fn unlock(guard: Guard, lock: &Lock, code: u8) -> Result<u8, Failure> {
+    let released = match lock.at_least {
+        Some(at_least) => guard.release_at_least(at_least).await,
+        None => guard.release().await.map_err(HoldError::from),
+    };
+    match released {
         Ok(()) => Ok(code),
-        Err(UnlockError::Lost(loss)) => {
+        Err(HoldError::Lost(loss)) => {
             Err(Failure::new(exit::LOST, format!("the lock was lost while the command ran: {loss}")))
         }
         // It was held until the command had ended. What becomes of it now is no fault of the command.

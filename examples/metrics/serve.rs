@@ -66,7 +66,7 @@ async fn work(client: LockClient, number: u64) {
         let some = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let order = client.lock(format!("orders:{}", some % 3));
         let outcome = match number {
-            0 => hold(client.lock("report").try_lock().await, 400).await,
+            0 => hold(client.lock("report").try_lock().await.map(|tried| tried.into_result().ok()), 400).await,
             1 => match timeout(Duration::from_millis(15), order.lock()).await {
                 Ok(guard) => hold(guard.map(Some), some % 10).await,
                 Err(_given_up) => Ok(()),
@@ -76,7 +76,7 @@ async fn work(client: LockClient, number: u64) {
         };
         match outcome {
             // Counted, and the log says once when a server is out of reach.
-            Ok(()) | Err(LockError::Timeout | LockError::Unreachable(_)) => {}
+            Ok(()) | Err(LockError::Timeout { .. } | LockError::Unreachable(_)) => {}
             Err(error) => eprintln!("{error}"),
         }
         sleep(Duration::from_millis(1 + some % 20)).await;

@@ -107,7 +107,9 @@ async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Re
     let gate = service.client.lock(format!("example:tenant:{tenant}"));
     let guard = match gate.lock_timeout(PATIENCE).await {
         Ok(guard) => guard,
-        Err(LockError::Timeout) => return refuse(StatusCode::TOO_MANY_REQUESTS, "too many orders of this tenant"),
+        Err(LockError::Timeout { .. }) => {
+            return refuse(StatusCode::TOO_MANY_REQUESTS, "too many orders of this tenant");
+        }
         // Closed, or the server is out of reach.
         Err(error) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };

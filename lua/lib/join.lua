@@ -25,9 +25,9 @@ local function join()
   return known, places
 end
 
--- The answer after `join`. `floor`: no later grant has a token up to it (R7). `places`: how many there are, if this
--- call added one; beyond `max_waiters` it is taken back.
-local function queued(floor, more, known, places)
+-- The answer after `join`. `floor`: no later grant has a token up to it (R7). `held_by`: a space and the grant of another holder, or
+-- nothing. `places`: how many there are, if this call added one; beyond `max_waiters` it is taken back.
+local function queued(floor, more, held_by, known, places)
   local max_waiters = tonumber(string.match(settings, '^%d+ (%d+)'))
   if places and places > max_waiters then
     --#include sweep

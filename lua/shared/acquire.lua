@@ -151,4 +151,4 @@ if with_mine then found.places = with_mine end
 -- R7: the next grant is above this floor, and an older one still under way to the client is not.
 local floor = string.format('%d', token + #found.winners - 1)
 local more = serve(found, room, ticket)
-return queued(floor, more, known, with_mine and found.places)
+return queued(floor, more, '', known, with_mine and found.places)

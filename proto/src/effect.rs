@@ -6,6 +6,7 @@ use crate::canonical::Seq;
 use crate::error::{CallError, Cause, ChangeError, Ended, Loss, Refusal, RequestError, UnlockError, Unlocked};
 use crate::event::{CallId, Connection, NodeId, RequestId};
 use crate::handle::Handle;
+use crate::held_by::HeldBy;
 use crate::keys::Keys;
 use crate::question::Finding;
 use crate::request::Request;
@@ -60,8 +61,8 @@ pub enum Outcome {
         /// What it has of the name.
         weight: u32,
     },
-    /// Not free, and the call does not wait.
-    Busy,
+    /// Not free, and the call does not wait. Who has it, where the answer says so.
+    Busy(Option<Box<HeldBy>>),
     Failed(CallError),
     /// Of a hold.
     Extended(Result<(), ChangeError>),

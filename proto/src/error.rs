@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::held_by::HeldBy;
 use crate::time::Instant;
 
 /// An underlying error, for a person to read. The machine never looks into it.
@@ -155,8 +156,8 @@ pub fn other_reply() -> RequestError {
 /// Why a call gives no guard. Nothing is held, and no place is kept.
 #[derive(Debug, Clone, Hash)]
 pub enum CallError {
-    /// Others held the lock or were first, by the last answer about it.
-    Timeout,
+    /// Others held the lock or were first, by the last answer about it. Who had it, where the answer said so.
+    Timeout(Option<Box<HeldBy>>),
     /// There was no answer in time.
     Unreachable(Cause),
     Refused(Refusal),

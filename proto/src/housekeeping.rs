@@ -91,7 +91,7 @@ impl Desk<'_> {
             return None;
         }
         match answered.reply {
-            Ok(Reply { answer: Answer::Left(left), .. }) => self.was_left(id, left, answered.sent),
+            Ok(Reply { answer: Answer::Left(left), .. }) => self.was_left(id, left, answered.sent.at),
             Ok(Reply { answer: Answer::Released(released), .. }) => self.was_given_back(id, released),
             Ok(Reply { answer: Answer::Polled(polled), .. }) => return self.was_looked_at(id, *polled),
             reply => self.do_again(id, &reply.err().unwrap_or_else(other_reply)),

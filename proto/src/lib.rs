@@ -87,6 +87,7 @@ pub mod errand;
 pub mod error;
 pub mod event;
 pub mod handle;
+pub mod held_by;
 pub mod housekeeping;
 pub mod keys;
 pub mod lease;

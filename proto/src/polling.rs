@@ -2,22 +2,21 @@
 
 use crate::canonical::{RequestNumber, Seq};
 use crate::desk::Desk;
-use crate::error::RequestError;
 use crate::node::Asker;
 use crate::queue::{NewWaiter, News, Queue, Scope};
 use crate::request::{Answer, Reply, Request};
 use crate::requests::poll::Poll;
-use crate::sending::Answered;
+use crate::sending::{Answered, LastAnswer, Sent};
 use crate::slab::Id;
 use crate::timers::{Timer, Wish};
 use crate::trust::{Floor, Grant, Verdict};
 
 impl Desk<'_> {
     /// From now on this attempt is polled for.
-    pub fn enqueue(&mut self, new: &NewWaiter<'_>) -> Id {
+    pub fn enqueue(&mut self, new: NewWaiter<'_>) -> Id {
         let (now, regular) = (self.now, self.now + self.settings().poll_interval);
         self.common.chores.refused.is_heard(&new.keys.lock, now);
-        let id = self.common.queues.for_waiter(new, regular);
+        let id = self.common.queues.for_waiter(&new, regular);
         self.change_queue(id, |queue| queue.add(new, now, regular));
         id
     }
@@ -49,9 +48,9 @@ impl Desk<'_> {
         });
     }
 
-    /// Why the last request about the name had no answer.
-    pub fn failure_of(&self, id: Id) -> Option<RequestError> {
-        self.common.queues.get(id)?.failure.clone()
+    /// What the last request about the name came to.
+    pub fn last_answer_of(&self, id: Id) -> LastAnswer {
+        self.common.queues.get(id).map_or(LastAnswer::Others(None), Queue::last_answer)
     }
 
     /// A new connection, or new slots.
@@ -83,7 +82,7 @@ impl Desk<'_> {
         let news = match answered.reply {
             Ok(Reply { answer: Answer::Polled(polled), .. }) => {
                 self.common.chores.refused.is_heard(&queue.keys.lock, now);
-                let (asked_at, epoch) = (answered.sent, answered.epoch);
+                let Sent { at: asked_at, epoch } = answered.sent;
                 let floor = Floor { token: polled.floor, asked: asked_at, round_trip: now.since(asked_at), epoch };
                 Some(queue.read(&asked, *polled, floor, now, settings))
             }

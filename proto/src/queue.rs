@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{CallError, RequestError};
+use crate::held_by::HeldBy;
 use crate::keys::{Keys, Kind, ticket};
 use crate::lease;
 use crate::node::Lane;
 use crate::requests::poll::{Polled, PolledHolder};
+use crate::sending::LastAnswer;
 use crate::settings::Settings;
 use crate::slab::{Id, Slab};
 use crate::time::Instant;
@@ -42,8 +44,8 @@ pub struct Queue {
     /// Oldest first.
     waiters: BTreeMap<Seq, Waiter>,
     pub trust: Trust,
-    /// Why the last request about the name had no answer. `None`: it had one.
-    pub failure: Option<RequestError>,
+    /// What the last request about the name came to.
+    last: LastAnswer,
     /// When the last answered poll was sent.
     last_poll: Instant,
     places: Places,
@@ -181,7 +183,7 @@ impl Queue {
             slot: new.slot,
             waiters: BTreeMap::new(),
             trust: Trust::new(new.floor),
-            failure: None,
+            last: LastAnswer::Others(None),
             last_poll: new.floor.asked,
             places: Places::Sure,
             unsure: None,
@@ -194,9 +196,9 @@ impl Queue {
     }
 
     /// The server has given this waiter a place.
-    pub fn add(&mut self, new: &NewWaiter<'_>, now: Instant, regular: Instant) {
+    pub fn add(&mut self, new: NewWaiter<'_>, now: Instant, regular: Instant) {
         self.trust.learn(new.floor);
-        self.failure = None;
+        self.last = LastAnswer::Others(new.holder);
         // The request may be older than the reason to verify all, and what verified the others did not ask for this ticket.
         let is_old = self.unsure.is_some_and(|since| new.floor.asked <= since);
         if is_old || new.belief == Belief::GivenUp && !self.waiters.is_empty() {
@@ -304,7 +306,6 @@ impl Queue {
     /// What an answer means for the waiters.
     pub fn read(&mut self, asked: &Carried, polled: Polled, floor: Floor, now: Instant, settings: &Settings) -> News {
         let gap = now.since(self.last_poll);
-        self.failure = None;
         self.trust.learn(floor);
         self.last_poll = self.last_poll.max(floor.asked);
         let is_unclear = asked.is_unclear(&polled, self.keys.kind, self.waiters.len(), gap, settings);
@@ -315,8 +316,13 @@ impl Queue {
         self.go_on(if is_due { now } else { next_after(&polled, floor.asked, now, settings.poll_interval) });
         let (carried, without) = (self.known(&asked.seqs), self.known(&asked.without(&polled, self.keys.kind)));
         let (keys, waiting, places) = (self.keys.clone(), self.waiters.len(), polled.places);
-        let Polled { holder, granted, .. } = polled;
+        let Polled { holder, held_by, granted, .. } = polled;
+        self.last = LastAnswer::Others(held_by);
         News::Polled { keys, holder, granted, waiting, places, carried, without }
+    }
+
+    pub fn last_answer(&self) -> LastAnswer {
+        self.last.clone()
     }
 
     /// A poll had no answer, so that its evidence is lost. A reason that does not pass ends the waits.
@@ -325,7 +331,7 @@ impl Queue {
         self.go_on(now + POLL_RETRY);
         let error = error?;
         let Some(error) = error.of_call() else {
-            self.failure = Some(error);
+            self.last = LastAnswer::Failed(error);
             return None;
         };
         let some = self.waiters.iter().take(STEP).map(|(seq, waiter)| (waiter.entry, *seq)).collect();
@@ -393,6 +399,8 @@ pub struct NewWaiter<'a> {
     pub seq: Seq,
     pub floor: Floor,
     pub lease_left: Option<Duration>,
+    /// Who has the lock.
+    pub holder: Option<Box<HeldBy>>,
     /// The lock is free, and there are more places to look at.
     pub more: bool,
     pub belief: Belief,
@@ -442,6 +450,7 @@ mod tests {
             seq: Seq(seq),
             floor: floor(),
             lease_left: None,
+            holder: None,
             more: false,
             belief: Belief::Known,
         }
@@ -452,7 +461,7 @@ mod tests {
         let new = NewWaiter { lease_left, belief, ..waiter(&keys, &owner_id, seq) };
         let regular = NOW + 2 * SECOND;
         let mut queue = queue.unwrap_or_else(|| Queue::new(&new, regular));
-        queue.add(&new, NOW, regular);
+        queue.add(new, NOW, regular);
         queue
     }
 
@@ -472,10 +481,23 @@ mod tests {
     }
 
     fn polled(places: u64) -> Polled {
+        let held_by = None;
         let holder = Some(PolledHolder { owner: "d:1".into(), attempt: 1, token: 8, lease_left: None });
         let granted = Vec::new();
         let (more, known, first, room_in, frozen_for) = (false, true, false, None, None);
-        Polled { more, known, places, first, holder, granted, room_in, frozen_for, floor: 8, missing: Vec::new() }
+        Polled {
+            more,
+            known,
+            places,
+            first,
+            holder,
+            held_by,
+            granted,
+            room_in,
+            frozen_for,
+            floor: 8,
+            missing: Vec::new(),
+        }
     }
 
     /// What is polled by a queue with twenty waiters: whether the next round verifies all.
@@ -493,7 +515,7 @@ mod tests {
         let [id, same] = [1, 2].map(|seq| {
             let new = waiter(&keys, &owner_id, seq);
             let id = queues.for_waiter(&new, NOW);
-            queues.get_mut(id).expect("it is there").add(&new, NOW, NOW);
+            queues.get_mut(id).expect("it is there").add(new, NOW, NOW);
             id
         });
         assert_eq!(id, same);
@@ -518,7 +540,7 @@ mod tests {
             queue.verify_all(NOW);
             round(&mut queue, Scope::Full);
             let new = NewWaiter { floor: Floor { asked, ..floor() }, ..waiter(&keys, &owner_id, 2) };
-            queue.add(&new, NOW + SECOND, NOW + 2 * SECOND);
+            queue.add(new, NOW + SECOND, NOW + 2 * SECOND);
             assert_eq!(queue.places, places);
         }
     }
@@ -528,7 +550,7 @@ mod tests {
     fn a_new_waiter_polls_at_once_if_the_lock_is_free_behind_more_places() {
         let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
         let mut queue = queue(1);
-        queue.add(&NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
+        queue.add(NewWaiter { more: true, ..waiter(&keys, &owner_id, 2) }, NOW, NOW + 2 * SECOND);
         assert_eq!(queue.due(), Some(NOW));
     }
 

@@ -127,6 +127,14 @@ impl<'a> Fields<'a> {
         token.ok_or_else(|| Malformed(format!("the token {:?}", String::from_utf8_lossy(bytes))))
     }
 
+    /// All that is left, with its spaces. Of a list it is the next text.
+    pub fn rest(&mut self) -> Result<&'a str, Malformed> {
+        match &mut self.rest {
+            Rest::Words(words) => utf8(words.take().unwrap_or_default()),
+            Rest::List(_) => self.text(),
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         match &self.rest {
             Rest::Words(words) => words.is_none(),

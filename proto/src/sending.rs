@@ -3,6 +3,7 @@
 use crate::backoff::Backoff;
 use crate::canonical::{Epoch, RequestNumber, Seq};
 use crate::error::{Cause, RequestError};
+use crate::held_by::HeldBy;
 use crate::node::Lane;
 use crate::request::Reply;
 use crate::time::{Instant, ServerTime};
@@ -69,8 +70,8 @@ pub struct Asked {
 pub enum LastAnswer {
     /// There was none, or its answer is about this owner alone.
     Nothing,
-    /// Others have the lock, or are first in line.
-    Others,
+    /// Others have the lock, or are first in line; who has it, where the answer says so.
+    Others(Option<Box<HeldBy>>),
     /// If one of those before may have been served, this says so too.
     Failed(RequestError),
 }
@@ -144,11 +145,17 @@ impl Asked {
 #[derive(Debug)]
 pub struct Answered {
     pub number: RequestNumber,
-    /// The instant before it was sent: leases count from here (R5).
-    pub sent: Instant,
-    /// Of the server, when it was sent.
-    pub epoch: Epoch,
+    pub sent: Sent,
     pub reply: Result<Reply, RequestError>,
+}
+
+/// When a request was sent, and to which server.
+#[derive(Debug, Clone, Copy)]
+pub struct Sent {
+    /// The instant before: leases count from here (R5).
+    pub at: Instant,
+    /// Of the server at that time.
+    pub epoch: Epoch,
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::queue::News;
 use crate::request::{Reply, Request};
 use crate::requests::poll::PolledHolder;
 use crate::self_wait;
-use crate::sending::Answered;
+use crate::sending::{Answered, Sent};
 use crate::settings::Settings;
 use crate::slab::{Beside, Id, Slab};
 use crate::slots::{SLOTS, Serving, Topology};
@@ -423,7 +423,7 @@ impl Step<'_> {
     fn end(&mut self, node: NodeId, number: RequestNumber, request: InFlight, reply: Result<Reply, RequestError>) {
         self.session.common.becomes_ready(node);
         let InFlight { sent, epoch, .. } = request;
-        let answered = Answered { number, sent, epoch, reply };
+        let answered = Answered { number, sent: Sent { at: sent, epoch }, reply };
         match request.asker {
             Asker::Entry(id) => self.with(id, |entry, desk| entry.replied(answered, desk)),
             Asker::Renewal(id) => self.with(id, |entry, desk| entry.renewed(answered, desk)),

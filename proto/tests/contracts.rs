@@ -573,6 +573,7 @@ fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::reque
         places: 1,
         first: true,
         holder: Some(PolledHolder { owner: owner.into(), attempt, token, lease_left: Some(LEASE) }),
+        held_by: None,
         granted: Vec::new(),
         room_in: None,
         frozen_for: None,
@@ -1122,7 +1123,10 @@ fn a_new_waiter_of_a_client_that_may_have_been_given_up_has_all_places_verified(
             rig.pass(SECOND / 10);
             (id, _) = rig.last();
         }
-        rig.answer(id, Answer::Acquired(Acquired::Queued { floor: 7, lease_left: Some(LEASE), more: false, known }));
+        rig.answer(
+            id,
+            Answer::Acquired(Acquired::Queued { floor: 7, lease_left: Some(LEASE), more: false, known, holder: None }),
+        );
         assert_eq!(polled_places(&mut rig), verified, "{is_repeated} {known}");
     }
 }
@@ -1178,7 +1182,7 @@ fn a_wait_that_is_over_says_that_others_have_the_lock() {
     rig.answer(id, queued(7));
     rig.pass(2 * SECOND);
     for call in calls {
-        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Timeout))), "{:?}", rig.outcome(call));
+        assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Timeout(_)))), "{:?}", rig.outcome(call));
     }
 }
 
@@ -1218,13 +1222,13 @@ fn a_try_is_busy_if_others_have_the_lock() {
     let want = Want { manner: manner.clone(), ..rig.want("x") };
     let unanswered = rig.call(want);
     let (id, _) = rig.last();
-    rig.answer(id, Answer::Acquired(Acquired::Busy { more: true }));
+    rig.answer(id, Answer::Acquired(Acquired::Busy { more: true, holder: None }));
     let want = rig.want("y");
     rig.call(want.clone());
     let behind = rig.call(Want { manner, ..want });
     let (id, _) = rig.last();
     rig.answer(id, queued(7));
-    assert!(matches!(rig.outcome(behind), Some(Outcome::Busy)), "{:?}", rig.outcome(behind));
+    assert!(matches!(rig.outcome(behind), Some(Outcome::Busy(_))), "{:?}", rig.outcome(behind));
     rig.pass(SECOND);
-    assert!(matches!(rig.outcome(unanswered), Some(Outcome::Busy)), "{:?}", rig.outcome(unanswered));
+    assert!(matches!(rig.outcome(unanswered), Some(Outcome::Busy(_))), "{:?}", rig.outcome(unanswered));
 }

@@ -128,6 +128,7 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
             places: 1,
             first: true,
             holder,
+            held_by: None,
             granted,
             room_in,
             frozen_for: None,
@@ -490,7 +491,7 @@ fn an_owner_that_has_the_lock_attaches_nothing() {
     rig.hold_as(want.clone(), 7);
     let manner = Manner::Attaches { limit: rig.now + SECOND, handle: Arc::new(handle(0)) };
     let call = rig.call(Want { manner, ..want });
-    assert!(matches!(rig.outcome(call), Some(Outcome::Busy)) && rig.sent.is_empty());
+    assert!(matches!(rig.outcome(call), Some(Outcome::Busy(None))) && rig.sent.is_empty());
 }
 
 fn ask(rig: &mut Rig, question: Question) -> CallId {
@@ -671,10 +672,21 @@ fn a_task_that_waits_for_permits_beside_its_own_is_warned_of_only_if_they_cannot
                     rig.answer(id, renewed(LEASE));
                     continue;
                 };
-                let (more, known, places, first, holder) = (false, true, 1, true, None);
+                let (more, known, places, first, holder, held_by) = (false, true, 1, true, None, None);
                 let (granted, room_in, frozen_for, floor, missing) = (Vec::new(), Some(LEASE), None, 7, Vec::new());
-                let polled =
-                    Polled { more, known, places, first, holder, granted, room_in, frozen_for, floor, missing };
+                let polled = Polled {
+                    more,
+                    known,
+                    places,
+                    first,
+                    holder,
+                    held_by,
+                    granted,
+                    room_in,
+                    frozen_for,
+                    floor,
+                    missing,
+                };
                 rig.answer(id, Answer::Polled(Box::new(polled)));
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock_proto::command::{Arg, Command};
+use fairlock_proto::held_by::HeldBy;
 use fairlock_proto::keys::{Keys, Kind, Share, boot};
 use fairlock_proto::reply::{Decode, Field, Fields, ScriptReply};
 use fairlock_proto::requests::acquire::{Acquire, Acquired, Mode};
@@ -49,6 +50,11 @@ fn written(command: &Command<'_>) -> String {
     format!("{} [{}] {}", command.script.name(), keys.join(" "), args.join("|"))
 }
 
+fn held_by(lease_left: Option<Duration>) -> Option<Box<HeldBy>> {
+    let since = 60 * SECOND + Duration::from_micros(5);
+    Some(HeldBy { label: "job 17".into(), token: 7, since, lease_left }.into())
+}
+
 fn sent(request: &impl ScriptRequest) -> String {
     written(&request.command(&client()))
 }
@@ -77,9 +83,26 @@ fn all_read<T: Decode + PartialEq + Debug>(cases: &[(&str, T)]) {
 fn each_reply_has_its_meaning() {
     all_read(&[
         ("held 7 2 3000", Acquired::Held { token: 7, holds: 2, lease_left: 3 * SECOND }),
-        ("queued 7 3000 0 1", Acquired::Queued { floor: 7, lease_left: Some(3 * SECOND), more: false, known: true }),
-        ("queued 7 -1 1 0", Acquired::Queued { floor: 7, lease_left: None, more: true, known: false }),
-        ("busy 1", Acquired::Busy { more: true }),
+        (
+            "queued 7 3000 0 1",
+            Acquired::Queued { floor: 7, lease_left: Some(3 * SECOND), more: false, known: true, holder: None },
+        ),
+        ("queued 7 -1 1 0", Acquired::Queued { floor: 7, lease_left: None, more: true, known: false, holder: None }),
+        ("busy 1", Acquired::Busy { more: true, holder: None }),
+        ("busy 0 3000 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(Some(3 * SECOND)) }),
+        ("busy 0 -1 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(None) }),
+        // For a person to read: what cannot be read is left out, and the answer counts.
+        ("busy 0 3000 4 7", Acquired::Busy { more: false, holder: None }),
+        (
+            "queued 7 3000 0 1 4 7 60 5 3000/job 17",
+            Acquired::Queued {
+                floor: 7,
+                lease_left: Some(3 * SECOND),
+                more: false,
+                known: true,
+                holder: held_by(Some(3 * SECOND)),
+            },
+        ),
         ("full 9 0", Acquired::Full { waiters: 9, more: false }),
         ("heavy 5", Acquired::TooHeavy { limit: 5 }),
         ("lost", Acquired::Lost),
@@ -119,11 +142,12 @@ fn each_reply_has_its_meaning() {
 
 #[test]
 fn a_poll_names_the_holder_or_the_rest_of_the_freeze_and_the_tickets_without_a_place() {
-    let held: Polled = read("polled 0 1 20 1 d:1 5 8 6 3000 2 4");
+    let held: Polled = read("polled 0 1 20 1 d:1 5 8 6 3000 2 2 4 5 7 60 5 3000/job 17");
     let holder = PolledHolder { owner: "d:1".into(), attempt: 5, token: 8, lease_left: Some(3 * SECOND) };
     assert_eq!((held.more, held.known, held.places, held.first, held.floor), (false, true, 20, true, 6));
     assert_eq!((held.holder, held.frozen_for, held.missing), (Some(holder), None, vec![1, 3]));
-    let frozen: Polled = read_list("polled", &["1", "0", "2", "0", "", "0", "", "6", "3000"]);
+    assert_eq!(held.held_by, held_by(Some(3 * SECOND)));
+    let frozen: Polled = read_list("polled", &["1", "0", "2", "0", "", "0", "", "6", "3000", "0"]);
     assert_eq!((frozen.more, frozen.known, frozen.first), (true, false, false));
     assert_eq!((frozen.holder, frozen.frozen_for, frozen.missing), (None, Some(3 * SECOND), vec![]));
     let shared: Polled = read("shared 0 1 20 0 6 3000 -1 + - c:1 5 8 2000 -");

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fairlock_proto::error::{self as machine, Cause, RefusalKind};
 
 use super::clock::LocalClock;
-use super::detached::{DetachRefusal, ExtendError};
-use super::outcome::{Ended, LockError, Loss, UnlockError, Unlocked};
+use super::outcome::{Ended, HoldError, LockError, Loss, UnlockError, Unlocked};
+use super::tried::Busy;
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 
@@ -66,7 +66,7 @@ pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
 /// `weight`: what the call wanted.
 pub fn of_call(error: machine::CallError, weight: u32, runner: &Runner, lock_key: &str) -> LockError {
     match error {
-        machine::CallError::Timeout => LockError::Timeout,
+        machine::CallError::Timeout(holder) => LockError::from(Busy::of(holder)),
         machine::CallError::Unreachable(why) => LockError::Unreachable(cause(why, runner, lock_key)),
         machine::CallError::Refused(refused) => LockError::Refused(refusal(&refused)),
         machine::CallError::QueueFull { waiters } => LockError::QueueFull { waiters },
@@ -115,20 +115,11 @@ pub fn of_asked(error: machine::RequestError, runner: &Runner, lock_key: &str) -
     }
 }
 
-pub fn of_extend(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> ExtendError {
+pub fn of_change(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> HoldError {
     match error {
-        machine::ChangeError::Lost(lost) => ExtendError::Lost(loss(lost)),
-        machine::ChangeError::Request(error) => ExtendError::Request(of_asked(error, runner, lock_key)),
-        // Nested guards may extend what they share.
-        machine::ChangeError::Nested(_) => ExtendError::Lost(Loss::Gone),
-    }
-}
-
-pub fn of_detach(error: machine::ChangeError, runner: &Runner, lock_key: &str) -> DetachRefusal {
-    match error {
-        machine::ChangeError::Nested(guards) => DetachRefusal::Nested(guards),
-        machine::ChangeError::Lost(lost) => DetachRefusal::Lost(loss(lost)),
-        machine::ChangeError::Request(error) => DetachRefusal::Request(of_asked(error, runner, lock_key)),
+        machine::ChangeError::Nested(guards) => HoldError::Nested(guards),
+        machine::ChangeError::Lost(lost) => HoldError::Lost(loss(lost)),
+        machine::ChangeError::Request(error) => HoldError::Request(of_asked(error, runner, lock_key)),
     }
 }
 

@@ -9,11 +9,12 @@ use fairlock_proto::effect::{self, Way};
 
 use super::call::Pending;
 use super::client::Client;
-use super::detached::{DetachOutcome, DetachRefusal, ExtendError};
+use super::detached::DetachOutcome;
 use super::error;
 use super::hold::DrivenHold;
-use super::outcome::{Ended, Loss, UnlockError, Unlocked};
+use super::outcome::{Ended, HoldError, Loss, UnlockError, Unlocked};
 use super::shared::Granted;
+use crate::store::error::RequestError;
 use crate::store::options::{Options, OptionsError};
 
 pub struct DrivenGuard {
@@ -66,25 +67,44 @@ impl DrivenGuard {
     }
 
     /// A new lease from now on, unless more is left.
-    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), ExtendError>> + Send + use<> {
+    pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), HoldError>> + Send + use<> {
         let (client, hold) = (self.client.clone(), self.hold.clone());
         let extending = self.pending.as_ref().map(|guard| guard.extend(lease));
         async move {
             let context = client.driver().context();
-            check_extend(lease, &hold, context.options()).map_err(ExtendError::Lease)?;
-            let Some(extending) = extending else { return Err(ExtendError::Lost(Loss::Gone)) };
+            check_extend(lease, &hold, context.options()).map_err(HoldError::Lease)?;
+            let Some(extending) = extending else { return Err(HoldError::Lost(Loss::Gone)) };
             let extended = extending.await;
-            extended.map_err(|error| error::of_extend(error, &context.runner, &hold.entry.keys.lock))
+            extended.map_err(|error| error::of_change(error, &context.runner, &hold.entry.keys.lock))
         }
     }
 
     /// Gives what it holds to a handle.
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
-        if let Err(error) = self.client.driver().context().options().check_lease("the lease of detach", lease) {
-            return DetachOutcome::Refused(self, DetachRefusal::Lease(error));
+        match self.client.driver().context().options().check_lease("the lease of detach", lease) {
+            Ok(()) => self.give(lease).await,
+            Err(error) => DetachOutcome::Refused(self, HoldError::Lease(error)),
         }
+    }
+
+    /// Unlocks it, but the name stays taken until it was held for that long: by a handle that nobody has.
+    pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
+        let rest = round_up(at_least.saturating_sub(self.hold.held_for()));
+        if rest.is_zero() {
+            return Ok(self.unlock().await.map(drop)?);
+        }
+        let checked = self.client.driver().context().options().check_longest("the time to stay taken", rest);
+        checked.map_err(HoldError::Lease)?;
+        match self.give(rest).await {
+            DetachOutcome::Detached(_) => Ok(()),
+            DetachOutcome::Refused(_, error) => Err(error),
+            DetachOutcome::Unanswered(_, cause) => Err(HoldError::Request(RequestError::Unanswered(cause))),
+        }
+    }
+
+    async fn give(self, lease: Duration) -> DetachOutcome<Self> {
         let Some(guard) = &self.pending else {
-            return DetachOutcome::Refused(self, DetachRefusal::Lost(Loss::Gone));
+            return DetachOutcome::Refused(self, HoldError::Lost(Loss::Gone));
         };
         let outcome = {
             let _unreliable = self.hold.is_not_relied_on();
@@ -94,7 +114,7 @@ impl DrivenGuard {
         let runner = &client.driver().context().runner;
         match outcome {
             effect::DetachOutcome::Done(handle) => DetachOutcome::Detached(*handle),
-            effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_detach(why, runner, &lock)),
+            effect::DetachOutcome::Refused(why) => DetachOutcome::Refused(self, error::of_change(why, runner, &lock)),
             effect::DetachOutcome::Unanswered(handle, cause) => {
                 DetachOutcome::Unanswered(*handle, error::cause(cause, runner, &lock))
             }
@@ -129,6 +149,12 @@ impl DrivenGuard {
     pub fn servers(&self) -> Vec<usize> {
         self.hold.is_valid().then_some(0).into_iter().collect()
     }
+}
+
+/// To milliseconds, as Redis counts them.
+fn round_up(time: Duration) -> Duration {
+    let nanos = time.subsec_nanos() % 1_000_000;
+    if nanos == 0 { time } else { time.saturating_add(Duration::from_nanos(u64::from(1_000_000 - nanos))) }
 }
 
 fn check_extend(lease: Duration, hold: &DrivenHold, options: &Options) -> Result<(), OptionsError> {

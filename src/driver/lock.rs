@@ -24,6 +24,7 @@ use super::outcome::LockError;
 use super::owner::Owner;
 use super::shared::Answered;
 use super::task_or_thread::TaskOrThread;
+use super::tried::{Busy, Tried};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::{NameError, RequestError};
@@ -184,8 +185,7 @@ impl DrivenLock {
         self.holds().iter().any(|hold| hold.entry.scope == Scope::Call && hold.entry.task == task && hold.live() > 0)
     }
 
-    /// `None`: the lock is not free, and the call does not wait.
-    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<DrivenGuard>, LockError> {
+    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Tried<DrivenGuard>, LockError> {
         self.call(caller, self.manner(if_busy)).await
     }
 
@@ -208,12 +208,12 @@ impl DrivenLock {
         caller: Caller,
         proposed: u64,
         timeout: Duration,
-    ) -> Result<Option<DrivenGuard>, LockError> {
+    ) -> Result<Tried<DrivenGuard>, LockError> {
         let (limit, proposed) = (self.client.driver().clock.now() + timeout, Some(proposed).filter(|token| *token > 0));
         self.call(caller, Manner::Tries { limit, proposed }).await
     }
 
-    async fn call(&self, caller: Caller, manner: Manner) -> Result<Option<DrivenGuard>, LockError> {
+    async fn call(&self, caller: Caller, manner: Manner) -> Result<Tried<DrivenGuard>, LockError> {
         let about = self.about(caller, manner).inspect_err(|error| observe::refused_at_once(&self.metrics, error))?;
         if about.manner.limit().is_some_and(|limit| limit <= self.client.driver().clock.now()) {
             let error = too_late().await;
@@ -237,8 +237,8 @@ impl DrivenLock {
         self.keys().is_ok_and(|keys| self.client.driver().is_at(owner.number(), &keys.lock, is_meant))
     }
 
-    /// Takes what a handle holds. `None`: this owner holds the lock or waits for it already.
-    pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Option<DrivenGuard>, LockError> {
+    /// Takes what a handle holds. Busy: this owner holds the lock or waits for it already.
+    pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Tried<DrivenGuard>, LockError> {
         let limit = self.client.driver().clock.moment(self.context().runner.limit());
         self.call(caller, Manner::Attaches { limit, handle: Arc::new(handle.clone()) }).await
     }
@@ -320,39 +320,40 @@ fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
     if is_renewed { Lease::Renewed(time) } else { Lease::Fixed(time) }
 }
 
-/// Asks for the lock until there is an outcome. `None`: it is not free, and the call does not wait.
-async fn acquire(client: Arc<Client>, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+/// Asks for the lock until there is an outcome.
+async fn acquire(client: Arc<Client>, about: Arc<About>) -> Result<Tried<DrivenGuard>, LockError> {
     let metrics = about.metrics.clone();
     // Before the work, and so dropped after it: what is given up was left first.
     let call = ObservedCall::begin(about.clone(), &metrics);
     let outcome = call.drive(pin!(ask(client, about))).await;
     match &outcome {
-        Ok(Some(guard)) => {
+        Ok(Tried::Acquired(guard)) => {
             let hold = guard.hold();
             if call.is_told() {
                 hold.show();
             }
             call.acquired(hold.token, || guard.way == Way::HandedOver);
         }
-        Ok(None) => call.busy(),
+        Ok(Tried::Busy(_)) => call.busy(),
         Err(error) => call.failed(error),
     }
     outcome
 }
 
-async fn ask(client: Arc<Client>, about: Arc<About>) -> Result<Option<DrivenGuard>, LockError> {
+async fn ask(client: Arc<Client>, about: Arc<About>) -> Result<Tried<DrivenGuard>, LockError> {
     let runner = &client.driver().context().runner;
     loop {
         let mut pending = Pending::new(client.clone());
         return match pending.outcome(&about).await {
-            Answered::Granted(granted) => Ok(Some(DrivenGuard::new(pending, granted))),
+            Answered::Granted(granted) => Ok(Tried::Acquired(DrivenGuard::new(pending, granted))),
+            Answered::Busy(holder) => Ok(Tried::Busy(Busy::of(holder))),
             Answered::Failed(error) => Err(error::of_call(error, about.weight, runner, &about.keys.lock)),
             // Its caller rested for a whole lease with what the handle held, which is spent.
             Answered::PassedOver if about.manner.attaches() => Err(LockError::Lost),
             // This future was not polled when its turn came, and the lock went to the next one.
             Answered::PassedOver => continue,
             // The others are outcomes of other calls.
-            _ => Ok(None),
+            _ => Ok(Tried::Busy(Busy::default())),
         };
     }
 }

@@ -29,4 +29,5 @@ mod shared;
 mod slots;
 pub mod task;
 pub mod task_or_thread;
+pub mod tried;
 mod without_runtime;

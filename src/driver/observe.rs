@@ -325,7 +325,7 @@ pub fn millis(duration: Duration) -> f64 {
 
 fn outcome(error: &LockError) -> NotAcquired {
     NotAcquired::Failed(match error {
-        LockError::Timeout => return NotAcquired::TimedOut,
+        LockError::Timeout { .. } => return NotAcquired::TimedOut,
         LockError::Lost => "lost",
         LockError::QueueFull { .. } => "queue_full",
         LockError::SelfWait

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use crate::store::error::{Cause, NameError, Refusal, SeveralServers};
+use super::tried::{Busy, HeldBy, at_last};
+use crate::store::error::{Cause, NameError, Refusal, RequestError, SeveralServers};
 use crate::store::options::OptionsError;
 
 /// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
@@ -15,9 +16,12 @@ use crate::store::options::OptionsError;
 #[non_exhaustive]
 pub enum LockError {
     /// The server's last answer about the name showed that others held the lock or were first, and no request of this owner has
-    /// failed since. `try_lock` returns `Ok(None)` instead.
-    #[error("not acquired in time: others hold the lock or were first")]
-    Timeout,
+    /// failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
+    #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_ref()))]
+    Timeout {
+        /// Who held the lock by that answer, if it said so. Answers about semaphores, read-write locks and several servers do not.
+        holder: Option<HeldBy>,
+    },
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
@@ -77,6 +81,13 @@ pub enum LockError {
     RuntimeGone,
 }
 
+/// Of a call that waited.
+impl From<Busy> for LockError {
+    fn from(Busy { holder }: Busy) -> Self {
+        Self::Timeout { holder }
+    }
+}
+
 impl From<SeveralServers> for LockError {
     fn from(SeveralServers: SeveralServers) -> Self {
         Self::SeveralServers
@@ -84,7 +95,7 @@ impl From<SeveralServers> for LockError {
 }
 
 impl LockError {
-    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls `Ok(None)`.
+    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls [`Tried::Busy`](crate::Tried::Busy).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -99,7 +110,7 @@ impl LockError {
     /// ```
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Timeout | Self::QueueFull { .. })
+        matches!(self, Self::Timeout { .. } | Self::QueueFull { .. })
     }
 
     /// Whether the same call may succeed later, with the same client and nothing changed by a person: others have the lock now,
@@ -214,14 +225,22 @@ pub enum UnlockError {
     },
 }
 
-/// Why [`shrink_to`](crate::Permit::shrink_to) did not shrink it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a guard or a permit could not [extend](crate::LockGuard::extend), [shrink](crate::Permit::shrink_to),
+/// [detach](crate::LockGuard::detach) or [keep](crate::LockGuard::unlock_at_least) its hold. The hold is as it was, or given up by a call that
+/// takes the guard.
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum ShrinkError {
-    /// The permits were lost before.
-    #[error("the permits were lost: {0}")]
+pub enum HoldError {
+    /// The hold was lost before.
+    #[error("the hold was lost before: {0}")]
     Lost(Loss),
-    /// To none, or to more than there are. Nothing was changed.
+    /// The lease does not fit the client's options, or `max_hold`. Nothing was sent.
+    #[error("the lease does not fit: {0}")]
+    Lease(OptionsError),
+    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Detach the last one. Nothing was sent.
+    #[error("{0} nested guards share this hold: use the last one")]
+    Nested(u32),
+    /// Only `shrink_to`: to none, or to more than there are. Nothing was sent.
     #[error("{permits} permits cannot shrink to {wanted}: release them, or acquire more by another call")]
     #[non_exhaustive]
     Permits {
@@ -230,6 +249,24 @@ pub enum ShrinkError {
         /// How many there are.
         permits: u32,
     },
+    /// Only `detach` and `unlock_at_least`: the client has [several servers](crate::masters). Nothing was sent.
+    #[error("what is held on several servers cannot be detached or kept")]
+    SeveralServers,
+    /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the same.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Of a guard that is given up.
+impl From<UnlockError> for HoldError {
+    fn from(error: UnlockError) -> Self {
+        match error {
+            UnlockError::Lost(loss) => Self::Lost(loss),
+            UnlockError::Refused { refusal, .. } => Self::Request(RequestError::Refused(refusal)),
+            UnlockError::Unknown { cause, .. } => Self::Request(RequestError::Unanswered(cause)),
+            UnlockError::RuntimeGone { .. } => Self::Request(RequestError::RuntimeGone),
+        }
+    }
 }
 
 /// What becomes of the part that has run of a refused acquire.

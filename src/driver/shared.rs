@@ -9,6 +9,7 @@ use std::task::Waker;
 use fairlock_proto::effect::{DetachOutcome, Effect, HoldId, Note, Outcome, Way};
 use fairlock_proto::error::{CallError, ChangeError, Ended, Loss, RequestError, UnlockError, Unlocked};
 use fairlock_proto::event::{CallId, Connection, Event, LinkEvent, NodeId, RequestId};
+use fairlock_proto::held_by::HeldBy;
 use fairlock_proto::question::Finding;
 use fairlock_proto::request::Request;
 use fairlock_proto::session::Session;
@@ -84,7 +85,7 @@ pub struct Granted {
 /// The outcome of a call or of an unlock.
 pub enum Answered {
     Granted(Granted),
-    Busy,
+    Busy(Option<Box<HeldBy>>),
     Failed(CallError),
     PassedOver,
     Unlocked(Result<Unlocked, UnlockError>),
@@ -281,7 +282,7 @@ impl Shared {
         self.slots.discard(call.0);
         Some(match outcome {
             Outcome::Granted { .. } | Outcome::PassedOver => Answered::PassedOver,
-            Outcome::Busy => Answered::Busy,
+            Outcome::Busy(holder) => Answered::Busy(holder),
             Outcome::Failed(error) => Answered::Failed(error),
             Outcome::Unlocked(outcome) => Answered::Unlocked(outcome),
             Outcome::Extended(outcome) => Answered::Extended(outcome),

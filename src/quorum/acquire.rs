@@ -22,6 +22,7 @@ use crate::driver::limit::{is_only_late, no_answer_yet};
 use crate::driver::lock::{Caller, DrivenLock, IfBusy};
 use crate::driver::observe::{Holding, Who};
 use crate::driver::outcome::LockError;
+use crate::driver::tried::{Busy, HeldBy, Tried};
 use crate::metrics::LockMetrics;
 use crate::store::clock::now;
 use crate::store::error::Cause;
@@ -89,7 +90,7 @@ impl ErrorsMet {
 enum RoundEnd {
     Held(GuardShare),
     /// Others have it.
-    Busy,
+    Busy(Busy),
     /// Too few nodes serve, or one went away meanwhile.
     Failed,
 }
@@ -103,6 +104,8 @@ struct RoundResults {
     got: Got,
     /// The first node where others have the lock.
     busy: Option<usize>,
+    /// Who has it at one of these.
+    holder: Option<HeldBy>,
 }
 
 /// Whether all of these guards are still valid.
@@ -161,7 +164,7 @@ impl Gathering {
         {
             match self.try_once().await? {
                 RoundEnd::Held(taken) => return Ok(taken),
-                RoundEnd::Busy => self.quorum.contention.seen(&self.entry.keys.name),
+                RoundEnd::Busy(_) => self.quorum.contention.seen(&self.entry.keys.name),
                 RoundEnd::Failed => {}
             }
         }
@@ -182,11 +185,11 @@ impl Gathering {
         }
     }
 
-    /// Takes it if it is free. `None`: others have it.
-    pub async fn take(&self) -> Result<Option<GuardShare>, LockError> {
+    /// Takes it if it is free.
+    pub async fn take(&self) -> Result<Tried<GuardShare>, LockError> {
         match self.try_once().await? {
-            RoundEnd::Held(taken) => Ok(Some(taken)),
-            RoundEnd::Busy => Ok(None),
+            RoundEnd::Held(taken) => Ok(Tried::Acquired(taken)),
+            RoundEnd::Busy(busy) => Ok(Tried::Busy(busy)),
             RoundEnd::Failed => Err(self.unreachable()),
         }
     }
@@ -199,7 +202,7 @@ impl Gathering {
         }
         let is_behind_others = || self.locks.iter().any(|lock| lock.is_behind_others(self.caller.owner));
         if self.told.is_of_others() || is_behind_others() {
-            return LockError::Timeout;
+            return LockError::Timeout { holder: None };
         }
         LockError::Unreachable(self.told.get().unwrap_or_else(no_answer_yet))
     }
@@ -220,7 +223,7 @@ impl Gathering {
         if usable.len() < nodes.majority() {
             return Ok(RoundEnd::Failed);
         }
-        let RoundResults { got, busy } = self.try_all(&usable, nodes.token_now(&usable)).await?;
+        let RoundResults { got, busy, holder } = self.try_all(&usable, nodes.token_now(&usable)).await?;
         // Not past the waiters at the gate, although the others are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {
@@ -231,7 +234,7 @@ impl Gathering {
             tracing::debug!(target: "fairlock::quorum", name = %self.entry.keys.name, got = got.len(), "split vote at once: others have the first server, or too many");
         }
         self.quorum.release(got.into_values()).await;
-        Ok(if is_busy { RoundEnd::Busy } else { RoundEnd::Failed })
+        Ok(if is_busy { RoundEnd::Busy(Busy { holder }) } else { RoundEnd::Failed })
     }
 
     /// Q1: waits at the first node that can be used, and takes the others.
@@ -287,7 +290,7 @@ impl Gathering {
         let mut locking = pin!(lock.acquire(self.caller, IfBusy::Wait(None)));
         tokio::select! {
             biased;
-            outcome = &mut locking => outcome.or_else(|error| self.note(index, error).map(|()| None)),
+            outcome = &mut locking => outcome.map_or_else(|error| self.note(index, error).map(|()| None), |tried| Ok(tried.into_result().ok())),
             () = self.quorum.nodes.lost(index) => {
                 // Asked while the call is in the queue.
                 if lock.is_behind_others(self.caller.owner) {
@@ -340,10 +343,11 @@ impl Gathering {
                 self.told.served_by(index);
             }
             match outcome {
-                Ok(Some(guard)) => drop(round.got.insert(index, guard)),
-                Ok(None) => {
+                Ok(Tried::Acquired(guard)) => drop(round.got.insert(index, guard)),
+                Ok(Tried::Busy(Busy { holder })) => {
                     self.told.of_others();
                     round.busy.get_or_insert(index);
+                    round.holder = round.holder.or(holder);
                 }
                 // Its time was up: no other error that may pass ends a call before.
                 Err(LockError::Unreachable(cause)) if was_releasing => {
@@ -447,7 +451,7 @@ impl Gathering {
         for (node, outcome) in join_all(locking).await {
             match outcome {
                 // Another token: it has ended meanwhile, and this is a new one.
-                Ok(Some(guard)) if guard.token() == node.hold.token => {
+                Ok(Tried::Acquired(guard)) if guard.token() == node.hold.token => {
                     guards.push(NodeGuard { index: node.index, guard });
                 }
                 // Asked first, as the call may only wait for a release of this owner (Q10).

@@ -14,8 +14,7 @@ use tokio::time::sleep;
 use super::context::Quorum;
 use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
-use crate::driver::detached::ExtendError;
-use crate::driver::outcome::{Loss, UnlockError, Unlocked};
+use crate::driver::outcome::{HoldError, Loss, UnlockError, Unlocked};
 
 /// One hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {
@@ -50,13 +49,13 @@ impl QuorumGuard {
     }
 
     /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
-    pub async fn extend(&self, lease: Duration) -> Result<(), ExtendError> {
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         let mut extending: FuturesUnordered<_> = self.share.extends(lease).into_iter().collect();
         let (mut done, mut failed, mut other) = (0, Vec::new(), None);
         while let Some(outcome) = extending.next().await {
             match outcome {
                 Ok(()) => done += 1,
-                Err(ExtendError::Request(error)) => failed.push(error),
+                Err(HoldError::Request(error)) => failed.push(error),
                 Err(error) => other = Some(error),
             }
             if done >= self.share.hold.majority {
@@ -66,8 +65,8 @@ impl QuorumGuard {
             }
         }
         let failed = TooFewAnswers::error(failed, done, self.share.hold.majority);
-        let loss = self.share.hold.loss().map(ExtendError::Lost);
-        loss.or(failed.map(ExtendError::Request)).or(other).map_or(Ok(()), Err)
+        let loss = self.share.hold.loss().map(HoldError::Lost);
+        loss.or(failed.map(HoldError::Request)).or(other).map_or(Ok(()), Err)
     }
 
     /// Opens the hold's tracing span.

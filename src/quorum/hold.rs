@@ -9,11 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::nodes::Nodes;
 use super::owners::OwnerEntry;
-use crate::driver::detached::ExtendError;
 use crate::driver::guard::DrivenGuard;
 use crate::driver::hold::DrivenHold;
 use crate::driver::observe::{Holding, Lost, Who};
-use crate::driver::outcome::{Ended, Loss};
+use crate::driver::outcome::{Ended, HoldError, Loss};
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
@@ -90,7 +89,7 @@ impl GuardShare {
     }
 
     /// A new lease at each node that has it.
-    pub fn extends(&self, lease: Duration) -> Vec<impl Future<Output = Result<(), ExtendError>> + Send + use<>> {
+    pub fn extends(&self, lease: Duration) -> Vec<impl Future<Output = Result<(), HoldError>> + Send + use<>> {
         self.hold.longest_lease.fetch_max(whole_millis(lease), Ordering::Relaxed);
         let guards = self.hold.guards.lock();
         guards.get(self.id).into_iter().flatten().map(|node| node.guard.extend(lease)).collect()

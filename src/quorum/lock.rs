@@ -16,6 +16,7 @@ use crate::driver::lock::{Caller, DrivenLock, IfBusy};
 use crate::driver::observe::{self, ObservedCall};
 use crate::driver::outcome::LockError;
 use crate::driver::task::carry_out;
+use crate::driver::tried::{Busy, Tried};
 use crate::metrics::LockMetrics;
 use crate::store::clock::{is_over, now};
 
@@ -56,20 +57,19 @@ impl QuorumLock {
         checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
     }
 
-    /// `None`: the lock is not free, and the call does not wait.
-    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Option<QuorumGuard>, LockError> {
+    pub async fn acquire(&self, caller: Caller, if_busy: IfBusy) -> Result<Tried<QuorumGuard>, LockError> {
         self.check()?;
         let asking = Arc::new(self.asking(caller));
         let told_of = ObservedCall::begin((asking.who(), caller.began), &self.metrics);
         let outcome = told_of.drive(pin!(call(asking.clone(), if_busy))).await;
         match &outcome {
-            Ok(Some(guard)) => {
+            Ok(Tried::Acquired(guard)) => {
                 if told_of.is_told() {
                     guard.show();
                 }
                 told_of.acquired(guard.hold().token, || asking.told.is_of_others());
             }
-            Ok(None) => told_of.busy(),
+            Ok(Tried::Busy(_)) => told_of.busy(),
             Err(error) => told_of.failed(error),
         }
         outcome
@@ -84,7 +84,7 @@ impl QuorumLock {
 }
 
 /// Has a task of the client make the call.
-async fn call(asking: Arc<Gathering>, if_busy: IfBusy) -> Result<Option<QuorumGuard>, LockError> {
+async fn call(asking: Arc<Gathering>, if_busy: IfBusy) -> Result<Tried<QuorumGuard>, LockError> {
     let (IfBusy::Wait(timeout) | IfBusy::Return(timeout)) = if_busy;
     // A time-out that is too long to be added is as good as none.
     let limit = timeout.and_then(|timeout| now().checked_add(timeout));
@@ -101,11 +101,11 @@ async fn in_time(
     asking: Arc<Gathering>,
     if_busy: IfBusy,
     limit: Option<Instant>,
-) -> Result<Option<QuorumGuard>, LockError> {
+) -> Result<Tried<QuorumGuard>, LockError> {
     // Kept until it is known how far it was.
     let mut call = pin!(async {
         match if_busy {
-            IfBusy::Wait(_) => asking.lock().await.map(Some),
+            IfBusy::Wait(_) => asking.lock().await.map(Tried::Acquired),
             IfBusy::Return(_) => asking.try_lock().await,
         }
     });
@@ -132,11 +132,11 @@ impl Gathering {
         self.wait().await
     }
 
-    async fn try_lock(&self) -> Result<Option<GuardShare>, LockError> {
-        let Some(_turn) = self.turn_in_time().await? else { return Ok(None) };
+    async fn try_lock(&self) -> Result<Tried<GuardShare>, LockError> {
+        let Some(_turn) = self.turn_in_time().await? else { return Ok(Tried::Busy(Busy::default())) };
         while let Some(hold) = self.held() {
             if let Some(taken) = self.reenter(&hold).await? {
-                return Ok(Some(taken));
+                return Ok(Tried::Acquired(taken));
             }
             if !hold.is_given_back() {
                 return Err(self.unreachable());

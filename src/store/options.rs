@@ -248,14 +248,20 @@ impl Options {
         )?;
         // P7, decision 12: waiters learn from their last poll when the lease ends.
         at_least((option, lease), ("poll_interval", self.poll_interval), "waiters would notice its end too late")?;
+        self.check_longest(option, lease)
+    }
+
+    /// Checks how long a name may be taken without a renewal.
+    pub fn check_longest(&self, option: &'static str, time: Duration) -> Result<(), OptionsError> {
+        in_range(option, time)?;
         // R10: without the key the next token comes from the clock alone, and a clock that was set
         // back would give a smaller one than the holder has (P2).
         at_least(
             ("token_ttl", self.token_ttl),
-            (option, lease),
+            (option, time),
             "the last token must be remembered while it is in use",
         )?;
-        self.check_freeze(option, lease, Duration::ZERO)
+        self.check_freeze(option, time, Duration::ZERO)
     }
 
     /// Checks a lease that `extend` asks for, where `max_hold` leaves this much.

@@ -66,7 +66,7 @@ async fn without_a_name_there_is_nothing_to_wait_for() {
         let lost = tokio::time::timeout(Duration::from_millis(20), guard.lost()).await;
         assert!(lost.is_err(), "there is nothing to lose");
         guard.unlock().await.unwrap();
-        assert!(nothing.try_lock().await.unwrap().is_some());
+        assert!(nothing.try_lock().await.unwrap().into_result().is_ok());
     })
     .await;
 }
@@ -106,12 +106,12 @@ async fn a_try_that_fails_has_given_back_what_it_took() {
         for busy in ["a", "b", "c"] {
             let other = client.lock(busy).lock().await.unwrap();
             let all = client.lock_all(["a", "b", "c"]);
-            assert!(all.try_lock().await.unwrap().is_none());
+            assert!(all.try_lock().await.unwrap().is_busy());
             let rest: Vec<_> = ["a", "b", "c"].into_iter().filter(|name| *name != busy).collect();
             // At once, not some time later.
             assert!(are_free(&client, &rest).await);
             other.unlock().await.unwrap();
-            all.try_lock().await.unwrap().expect("all are free").unlock().await.unwrap();
+            all.try_lock().await.unwrap().into_result().expect("all are free").unlock().await.unwrap();
         }
         client.close().await.unwrap();
     })
@@ -155,7 +155,7 @@ async fn one_limit_counts_for_all_and_after_it_nothing_is_held() {
         let all = client.lock_all(["a", "b", "c"]);
         for limit in [Duration::from_millis(300), Duration::from_millis(600)] {
             let outcome = all.lock_timeout(limit).await;
-            assert!(matches!(outcome, Err(LockError::Timeout)), "{outcome:?}");
+            assert!(matches!(outcome, Err(LockError::Timeout { .. })), "{outcome:?}");
             eventually("nothing is held", async || are_free(&client, &["a", "c"]).await).await;
             assert_eq!(waiters(&client.lock("b")).await, 0);
         }
@@ -212,7 +212,7 @@ async fn a_call_that_has_waited_for_others_and_ends_in_the_middle_of_a_request_s
                 acquired += 1;
                 guard.unlock().await.unwrap();
             }
-            Err(error) => assert!(matches!(error, LockError::Timeout), "after {limit:?}: {error:?}"),
+            Err(error) => assert!(matches!(error, LockError::Timeout { .. }), "after {limit:?}: {error:?}"),
         }
         // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -412,10 +412,10 @@ async fn take_random_sets(
         let all = set(chosen);
         let while_patient = Duration::from_millis(1 + random.below(40));
         let guard = match random.below(6) {
-            0 => all.try_lock().await.unwrap(),
+            0 => all.try_lock().await.unwrap().into_result().ok(),
             1 => match all.lock_timeout(while_patient).await {
                 Ok(guard) => Some(guard),
-                Err(LockError::Timeout | LockError::Unreachable(_)) => None,
+                Err(LockError::Timeout { .. } | LockError::Unreachable(_)) => None,
                 Err(error) => panic!("{error}"),
             },
             2 => tokio::time::timeout(while_patient, all.lock()).await.ok().map(Result::unwrap),
@@ -557,7 +557,7 @@ async fn names_may_be_on_different_masters() {
         let names = names(20);
         let all = client.lock_all(&names);
         let other = client.lock(&names[7]).lock().await.unwrap();
-        assert!(all.try_lock().await.unwrap().is_none());
+        assert!(all.try_lock().await.unwrap().is_busy());
         let waiting = tokio::spawn({
             let all = all.clone();
             async move { all.lock().await }

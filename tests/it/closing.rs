@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use fairlock::{Ended, ExtendError, LockError, Loss, Unlocked};
+use fairlock::{Ended, HoldError, LockError, Loss, Unlocked};
 use futures::{FutureExt, StreamExt};
 
 use crate::support::{Collect, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
@@ -128,7 +128,7 @@ async fn only_what_is_still_held_is_lost_to_close() {
         assert_eq!(given.ended().await, Ended::Freed);
         assert_eq!(kept.held().ended().await, fairlock::Ended::Lost(Loss::Closed));
         let extended = kept.extend(Duration::from_secs(30)).await;
-        assert!(matches!(extended, Err(ExtendError::Lost(Loss::Closed))), "{extended:?}");
+        assert!(matches!(extended, Err(HoldError::Lost(Loss::Closed))), "{extended:?}");
     })
     .await;
 }

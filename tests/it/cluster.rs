@@ -38,7 +38,7 @@ async fn names_live_on_all_masters() {
         for (name, master) in names.iter().zip(&cluster.masters) {
             let guard = one.lock(name).lock().await.unwrap();
             assert!(master.keys().await.contains(&format!("fairlock:{{n:{name}}}")), "{name}");
-            assert!(other.lock(name).try_lock().await.unwrap().is_none());
+            assert!(other.lock(name).try_lock().await.unwrap().is_busy());
             let waiting = {
                 let (other, name) = (other.clone(), name.clone());
                 tokio::spawn(async move { other.lock(&name).lock().await.unwrap().unlock().await })

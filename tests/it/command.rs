@@ -71,7 +71,7 @@ async fn each_way_to_end_has_its_exit_code() {
             (&url, &["lock", "--try", "taken", "--", "true"], 1, ""),
             (&url, &["lock", "--try", "-E", "9", "taken", "--", "true"], 9, ""),
             (&url, &["lock", "--wait", "0s", "taken", "--", "true"], 1, ""),
-            (&url, &["lock", "--wait", "2s", "--conflict-exit-code", "0", "taken", "--", "false"], 0, ""),
+            (&url, &["lock", "--wait", "2s", "--conflict-exit-code", "0", "taken", "--", "false"], 0, "is held by"),
             (&url, &["lock", &long, "--", "true"], 2, "1024 are allowed"),
             (&url, &["lock", "--lease", "0s", NAME, "--", "true"], 2, "lease"),
             (&url, &["lock", "foreign", "--", "true"], 77, "delete that key"),
@@ -608,6 +608,28 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         first.say("go on\n").await;
         assert_eq!(first.end().await.0.code(), Some(0));
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lock_or_a_slot_stays_taken_though_the_command_has_ended() {
+    on_a_server(async |server| {
+        let (client, url) = (Timing::default().connect(&server.url()).await, server.url());
+        let kept = ["lock", "--at-least", "20s", NAME, "--", "true"];
+        assert_eq!(Tool::new(&url, &kept).run().await.code, Some(0));
+        assert_eq!(Tool::new(&url, &["lock", "--try", NAME, "--", "true"]).run().await.code, Some(1));
+        assert!(client.lock(NAME).force_unlock().await.unwrap());
+        let slot = ["lock", "--at-least", "20s", "--slots", "1", NAME, "--", "true"];
+        assert_eq!(Tool::new(&url, &slot).run().await.code, Some(0));
+        let gate = client.semaphore(NAME, 1);
+        let holder = gate.status().await.unwrap().holders.remove(0);
+        assert!(holder.lease_left > Duration::from_secs(5), "{holder:?}");
+        assert!(gate.revoke(holder.token).await.unwrap());
+        // Several masters have no handles, so it is refused before the command runs.
+        let two = format!("{url} redis://127.0.0.1:1/");
+        let refused = Tool::new(&two, &kept).run().await;
+        assert_eq!(refused.code, Some(2), "{refused:?}");
     })
     .await;
 }

@@ -455,7 +455,7 @@ async fn options_say_what_a_url_says() {
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(server.keys().await, Vec::<String>::new(), "it is in database 3");
         let url = format!("{}3", server.url_of_worker());
-        assert!(Timing::default().connect(&url).await.lock("x").try_lock().await.unwrap().is_none());
+        assert!(Timing::default().connect(&url).await.lock("x").try_lock().await.unwrap().is_busy());
         guard.unlock().await.unwrap();
         let error = Timing::default().builder().connect_with(at(&server).database(99)).await.unwrap_err();
         assert!(error.to_string().contains("DB index"), "{error}");

@@ -242,6 +242,12 @@ impl Side {
         if words[0] == "inspected" {
             words[5] = "MICROS".into();
         }
+        // An answer that ends with the grant of the holder: behind its time are its terms.
+        if ["queued", "busy", "polled"].contains(&&*words[0])
+            && let Some(terms) = words.iter().position(|word| word.contains('/'))
+        {
+            words[terms - 1] = "MICROS".into();
+        }
         Ok(words.into_iter().flat_map(|word| self.names(&word)).collect())
     }
 

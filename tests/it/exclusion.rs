@@ -106,7 +106,7 @@ impl Inside {
                 assert!(mine.is_zero() || theirs.is_zero(), "{me:?} beside {other:?}");
                 assert_ne!(me.token(), other.token());
             }
-            holders.push(me.clone());
+            holders.push(me.held());
         }
         tokio::time::sleep(work).await;
         self.holders.lock().unwrap().retain(|holder| holder.token() != me.token());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fairlock::{
-    ExtendError, HandleError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner,
+    HandleError, HoldError, LockClient, LockError, Loss, OptionsError, Owner, RequestError, Unlocked, owner,
 };
 use tokio::time::{Instant, sleep};
 
@@ -28,11 +28,11 @@ async fn a_fixed_lease_lasts_from_the_extend_on_and_ends_by_itself() {
         sleep(50 * SECOND).await;
         assert!(guard.is_valid());
         assert!(guard.valid_for() <= 10 * SECOND, "{:?}", guard.valid_for());
-        assert!(client.lock("x").try_lock().await.unwrap().is_none());
+        assert!(client.lock("x").try_lock().await.unwrap().is_busy());
         sleep(12 * SECOND).await;
         assert_eq!(guard.lost().await, Loss::Expired);
-        assert!(client.lock("x").try_lock().await.unwrap().is_some());
-        assert!(matches!(guard.extend(60 * SECOND).await, Err(ExtendError::Lost(Loss::Expired))));
+        assert!(client.lock("x").try_lock().await.unwrap().into_result().is_ok());
+        assert!(matches!(guard.extend(60 * SECOND).await, Err(HoldError::Lost(Loss::Expired))));
         drop(guard);
         client.close().await.unwrap();
     })
@@ -88,7 +88,7 @@ async fn a_lease_that_does_not_fit_is_refused_by_the_name_of_what_it_does_not_fi
         sleep(102 * SECOND).await;
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         let refused = async |lease: Duration| match guard.extend(lease).await {
-            Err(ExtendError::Lease(OptionsError::TooShort { larger, smaller, .. })) => format!("{larger} {smaller}"),
+            Err(HoldError::Lease(OptionsError::TooShort { larger, smaller, .. })) => format!("{larger} {smaller}"),
             other => format!("{other:?}"),
         };
         assert_eq!(refused(101 * SECOND).await, "strict_restart the lease of extend");
@@ -136,7 +136,7 @@ async fn an_extend_without_an_answer_leaves_the_lease_as_it_was() {
         let client = store.open(LockClient::builder()).await;
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         store.network.silence(true);
-        assert!(matches!(guard.extend(600 * SECOND).await, Err(ExtendError::Request(RequestError::Unanswered(_)))));
+        assert!(matches!(guard.extend(600 * SECOND).await, Err(HoldError::Request(RequestError::Unanswered(_)))));
         assert!(guard.is_valid() && guard.valid_for() <= 60 * SECOND);
         store.network.silence(false);
         eventually("it is back", async || guard.extend(600 * SECOND).await.is_ok()).await;
@@ -169,17 +169,17 @@ async fn after_a_force_unlock_or_a_close_there_is_nothing_to_extend() {
         let client = store.open(LockClient::builder()).await;
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.lock("x").force_unlock().await.unwrap();
-        assert!(matches!(guard.extend(60 * SECOND).await, Err(ExtendError::Lost(_))));
+        assert!(matches!(guard.extend(60 * SECOND).await, Err(HoldError::Lost(_))));
         // Not told of it.
         store.network.lose_messages(true);
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.lock("x").force_unlock().await.unwrap();
-        assert!(matches!(guard.extend(60 * SECOND).await, Err(ExtendError::Lost(Loss::Gone))));
+        assert!(matches!(guard.extend(60 * SECOND).await, Err(HoldError::Lost(Loss::Gone))));
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.close().await.unwrap();
         assert!(matches!(
             guard.extend(60 * SECOND).await,
-            Err(ExtendError::Lost(Loss::Closed) | ExtendError::Request(RequestError::Closed))
+            Err(HoldError::Lost(Loss::Closed) | HoldError::Request(RequestError::Closed))
         ));
     })
     .await;
@@ -197,7 +197,7 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
         guard.extend(900 * SECOND).await.unwrap();
         assert!(guard.valid_for() > 800 * SECOND);
         servers[1].network.silence(true);
-        assert!(matches!(guard.extend(1800 * SECOND).await, Err(ExtendError::Request(RequestError::Unanswered(_)))));
+        assert!(matches!(guard.extend(1800 * SECOND).await, Err(HoldError::Request(RequestError::Unanswered(_)))));
         assert!(guard.valid_for() < 900 * SECOND);
         for server in servers {
             server.network.silence(false);
@@ -208,13 +208,13 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
             .iter()
             .for_each(|server| server.network.refuse(Some("NOREPLICAS Not enough good replicas to write.")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Request(RequestError::Unanswered(_))), "{error}");
+        assert!(matches!(error, HoldError::Request(RequestError::Unanswered(_))), "{error}");
         assert!(error.to_string().contains("confirmed by 1 of the 2 servers that are needed"), "{error}");
         // The first server gets no request. The refusals of the two others are what a person can mend.
         servers[0].server.shut_down();
         servers[1..].iter().for_each(|server| server.network.refuse(Some("NOPERM this user has no permissions")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
-        assert!(matches!(error, ExtendError::Request(RequestError::Refused(_))), "{error}");
+        assert!(matches!(error, HoldError::Request(RequestError::Refused(_))), "{error}");
         servers[0].server.start_up();
         servers.iter().for_each(|server| server.network.refuse(None));
         guard.unlock().await.unwrap();
@@ -290,7 +290,7 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
         assert!(matches!(lock.lock_timeout(SECOND).await, Err(LockError::SelfWait)));
         assert!(matches!(lock.with_lease(60 * SECOND).lock().await, Err(LockError::SelfWait)));
         assert!(matches!(Owner::new().scope(lock.lock()).await, Err(LockError::SelfWait)));
-        assert!(lock.try_lock().await.unwrap().is_none(), "it would not wait");
+        assert!(lock.try_lock().await.unwrap().is_busy(), "it would not wait");
         assert!(asked.elapsed() < SECOND);
         // Another task may wait, and one of another name, and this one when it has given it back.
         let (lock_of_task, waits) = (lock.clone(), client.lock("x"));
@@ -346,7 +346,7 @@ async fn a_call_whose_first_try_was_served_does_not_say_that_nothing_was_sent() 
             };
             let error = if call == "extend" {
                 cut();
-                let Err(ExtendError::Request(error)) = guard.extend(600 * SECOND).await else { panic!("{call}") };
+                let Err(HoldError::Request(error)) = guard.extend(600 * SECOND).await else { panic!("{call}") };
                 error
             } else {
                 let handle = guard.detach(60 * SECOND).await.unwrap();

@@ -88,7 +88,7 @@ async fn a2_close_also_ends_an_acquire_in_flight() {
             let acquiring = tokio::spawn(async move { lock.lock().await.map(drop) });
             let_run(yields).await;
             client.close().await.unwrap();
-            assert!(!matches!(acquiring.await.unwrap(), Err(LockError::Timeout)));
+            assert!(!matches!(acquiring.await.unwrap(), Err(LockError::Timeout { .. })));
             drop(client);
             // A hold without a leave would last for its whole lease.
             tokio::time::sleep(Duration::from_millis(200)).await;

@@ -70,7 +70,7 @@ async fn wait_for_itself(lock: FairLock, timing: Timing) {
         sleep(Duration::from_millis(1)).await;
         for _ in 0..2 {
             let outcome = lock.lock_timeout(3 * timing.lease).await;
-            assert!(matches!(outcome, Err(LockError::Timeout)));
+            assert!(matches!(outcome, Err(LockError::Timeout { .. })));
         }
     });
     let said = said.await;
@@ -91,7 +91,7 @@ async fn wait_for_a_task(lock: FairLock, timing: Timing) {
         sleep(Duration::from_millis(1)).await;
         let inner = lock.clone();
         let task = tokio::spawn(async move { inner.lock_timeout(3 * timing.lease).await.map(drop) });
-        assert!(matches!(task.await.unwrap(), Err(LockError::Timeout)));
+        assert!(matches!(task.await.unwrap(), Err(LockError::Timeout { .. })));
     }));
     let said = said.await;
     assert!(said.saw("WARN", "a task outside of any scope waits for a lock of a scope"), "{:?}", said.lines());

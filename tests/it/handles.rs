@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fairlock::simulation::{self, Delivery, Faults, Ran};
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, EmbeddedServer, Ended, FairLock, HandleError, HoldHandle, LockClient,
-    LockGuard, Loss, OptionsError, Owner, ParseHandleError, RequestError, UnlockError, Unlocked, owner,
+    DetachError, EmbeddedServer, Ended, FairLock, HandleError, HoldError, HoldHandle, LockClient, LockGuard, Loss,
+    OptionsError, Owner, ParseHandleError, RequestError, UnlockError, Unlocked, owner,
 };
 use futures::FutureExt;
 use futures::future::join_all;
@@ -44,8 +44,8 @@ pub async fn close(clients: [LockClient; 2]) {
     }
 }
 
-pub fn is_lost<T: std::fmt::Debug>(outcome: Result<T, AttachError>) -> bool {
-    matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
+pub fn is_lost<T: std::fmt::Debug>(outcome: Result<T, HandleError>) -> bool {
+    matches!(outcome, Err(HandleError::Lost))
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_hold_goes_from_process_to_process_under_one_token() {
         let holder = one.lock("x").status().await.unwrap().holder.unwrap();
         assert_eq!((holder.token, &*holder.label), (token, "step 1"));
         assert!(holder.lease_left > LEASE - 20 * SECOND && holder.lease_left <= LEASE);
-        assert!(other.lock("x").try_lock().await.unwrap().is_none());
+        assert!(other.lock("x").try_lock().await.unwrap().is_busy());
         // It outlives its client.
         one.close().await.unwrap();
         let guard = other.attach(&handle.to_string().parse().unwrap()).await.unwrap();
@@ -182,7 +182,7 @@ async fn what_is_nested_is_refused_by_name_and_the_guard_is_as_before() {
         let handle = owner::scope(async {
             let (outer, inner) = (held(&one).await, held(&one).await);
             let Err(DetachError::Refused { guard, reason, .. }) = outer.detach(LEASE).await else { panic!() };
-            assert!(matches!(reason, DetachRefusal::Nested(2)), "{reason}");
+            assert!(matches!(reason, HoldError::Nested(2)), "{reason}");
             assert!(guard.is_valid() && guard.holds() == 2);
             assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
             guard.detach(LEASE).await.unwrap()
@@ -193,7 +193,7 @@ async fn what_is_nested_is_refused_by_name_and_the_guard_is_as_before() {
         let outer = me.scope(other.attach(&handle)).await.unwrap();
         let inner = me.scope(held(&other)).await;
         assert_eq!((inner.token(), inner.holds()), (handle.token(), 2));
-        assert!(matches!(me.scope(other.attach(&handle)).await, Err(AttachError::OwnerBusy)));
+        assert!(matches!(me.scope(other.attach(&handle)).await, Err(HandleError::OwnerBusy)));
         inner.unlock().await.unwrap();
         outer.unlock().await.unwrap();
         close([one, other]).await;
@@ -209,7 +209,7 @@ async fn an_owner_that_waits_for_the_name_is_refused() {
         let (me, lock) = (Owner::new(), other.lock("x"));
         let waiting = tokio::spawn(me.scope(async move { lock.lock().await.unwrap() }));
         eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
-        assert!(matches!(me.scope(other.attach(&handle)).await, Err(AttachError::OwnerBusy)));
+        assert!(matches!(me.scope(other.attach(&handle)).await, Err(HandleError::OwnerBusy)));
         one.release(&handle).await.unwrap();
         waiting.await.unwrap().unlock().await.unwrap();
         close([one, other]).await;
@@ -223,7 +223,7 @@ async fn a_lease_that_does_not_fit_costs_nothing() {
         let client = store.open(LockClient::builder()).await;
         let guard = held(&client).await;
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(SECOND).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lease(OptionsError::TooShort { .. })), "{reason}");
+        assert!(matches!(reason, HoldError::Lease(OptionsError::TooShort { .. })), "{reason}");
         sleep(300 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed as before");
         let handle = guard.detach(LEASE).await.unwrap();
@@ -241,12 +241,9 @@ async fn another_prefix_is_named_and_another_server_is_lost() {
         let other = elsewhere.open(LockClient::builder()).await;
         let third = store.open(LockClient::builder().prefix("third")).await;
         let handle = detached(&one).await;
-        let outcomes =
-            [third.attach(&handle).await.map(drop).err(), third.release(&handle).await.map_err(Into::into).err()];
+        let outcomes = [third.attach(&handle).await.map(drop).err(), third.release(&handle).await.err()];
         for outcome in outcomes {
-            let Some(AttachError::Handle(HandleError::OtherPrefix { prefix, .. })) = outcome else {
-                panic!("{outcome:?}")
-            };
+            let Some(HandleError::OtherPrefix { prefix, .. }) = outcome else { panic!("{outcome:?}") };
             assert_eq!(prefix, "fairlock");
         }
         assert!(is_lost(other.attach(&handle).await));
@@ -265,12 +262,12 @@ async fn a_client_of_several_servers_refuses_by_type_and_returns_the_guard() {
         let client = LockClient::builder().without_strict_restart().embedded(&all).unwrap();
         let guard = held(&client).await;
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::SeveralServers));
+        assert!(matches!(reason, HoldError::SeveralServers));
         assert!(guard.is_valid());
         guard.unlock().await.unwrap();
         let one = servers[0].open(LockClient::builder()).await;
         let handle = detached(&one).await;
-        assert!(matches!(client.attach(&handle).await, Err(AttachError::Handle(HandleError::SeveralServers))));
+        assert!(matches!(client.attach(&handle).await, Err(HandleError::SeveralServers)));
         one.release(&handle).await.unwrap();
         close([client, one]).await;
     })
@@ -693,22 +690,19 @@ async fn what_is_lost_is_not_detached() {
         let guard = held(&client).await;
         client.lock("x").force_unlock().await.unwrap();
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Forced)), "{reason}");
+        assert!(matches!(reason, HoldError::Lost(Loss::Forced)), "{reason}");
         drop(guard);
         // Without the message.
         store.network.lose_messages(true);
         let guard = held(&client).await;
         client.lock("x").force_unlock().await.unwrap();
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Gone)), "{reason}");
+        assert!(matches!(reason, HoldError::Lost(Loss::Gone)), "{reason}");
         drop(guard);
         let guard = held(&client).await;
         client.close().await.unwrap();
         let Err(DetachError::Refused { reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(
-            matches!(reason, DetachRefusal::Lost(Loss::Closed) | DetachRefusal::Request(RequestError::Closed)),
-            "{reason}"
-        );
+        assert!(matches!(reason, HoldError::Lost(Loss::Closed) | HoldError::Request(RequestError::Closed)), "{reason}");
     })
     .await;
 }
@@ -728,12 +722,12 @@ async fn an_attach_under_way_as_its_client_is_closed_says_that_it_may_have_been_
         sleep(Duration::from_millis(7)).await;
         let (attached, closed) = tokio::join!(attaching, other.close());
         closed.unwrap();
-        assert!(matches!(attached, Err(AttachError::Unreachable(_))), "{attached:?}");
+        assert!(matches!(attached, Err(HandleError::Unreachable(_))), "{attached:?}");
         assert!(
             attached.unwrap_err().to_string().contains("the client is closed; what may have been attached is released")
         );
         let asked = other.attach(&handle).await;
-        assert!(matches!(asked, Err(AttachError::Handle(HandleError::Request(RequestError::Closed)))), "{asked:?}");
+        assert!(matches!(asked, Err(HandleError::Request(RequestError::Closed))), "{asked:?}");
         assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
         one.close().await.unwrap();
     })
@@ -762,10 +756,7 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
         let guard = held(&client).await;
         store.network.refuse(Some("LOADING it is loading"));
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(
-            matches!(reason, DetachRefusal::Request(RequestError::Refused(_) | RequestError::NotSent(_))),
-            "{reason}"
-        );
+        assert!(matches!(reason, HoldError::Request(RequestError::Refused(_) | RequestError::NotSent(_))), "{reason}");
         store.network.refuse(None);
         sleep(60 * SECOND).await;
         assert!(guard.is_valid(), "it is renewed as before");
@@ -784,7 +775,7 @@ async fn what_was_refused_until_its_time_was_over_says_so() {
         store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
         let Err(DetachError::Refused { guard, reason, .. }) = first.detach(LEASE).await else { panic!() };
         assert!(
-            matches!(&reason, DetachRefusal::Request(RequestError::Refused(refusal)) if refusal.code == "TRYAGAIN"),
+            matches!(&reason, HoldError::Request(RequestError::Refused(refusal)) if refusal.code == "TRYAGAIN"),
             "{reason}"
         );
         let error = second.unlock().await.unwrap_err();
@@ -867,7 +858,7 @@ async fn p8_a_lease_that_ends_while_its_detach_is_refused_is_lost() {
         sleep(SECOND * 9 / 2).await;
         store.network.refuse(Some("TRYAGAIN Multiple keys request during rehashing of slot"));
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Expired)) && !guard.is_valid(), "{reason}");
+        assert!(matches!(reason, HoldError::Lost(Loss::Expired)) && !guard.is_valid(), "{reason}");
         store.network.refuse(None);
         drop(guard);
         client.close().await.unwrap();
@@ -913,12 +904,12 @@ async fn what_the_server_refuses_is_told_as_refused() {
                 None => attaching.await,
                 Some(owner) => owner.scope(attaching).await,
             };
-            let Err(AttachError::Handle(error)) = attached else { panic!("{attached:?}") };
+            let Err(error) = attached else { panic!("it was attached") };
             assert!(refused(&error), "{error}");
         }
         store.network.refuse(None);
         store.network.silence(true);
-        let Err(AttachError::Unreachable(cause)) = client.attach(&handle).await else { panic!("it was answered") };
+        let Err(HandleError::Unreachable(cause)) = client.attach(&handle).await else { panic!("it was answered") };
         assert!(cause.to_string().contains("no answer"), "{cause}");
         store.network.silence(false);
         eventually("it is back", async || client.attach(&handle).await.is_ok()).await;

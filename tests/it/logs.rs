@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{FairLock, LockError, owner};
+use fairlock::{FairLock, LockError, Tried, owner};
 use tracing::Level;
 
 use crate::support::cluster::{Cluster, command, slot_of};
@@ -114,10 +114,10 @@ async fn the_life_of_a_lock_is_told_at_debug() {
             assert!(first.contains(field), "{first}");
         }
         assert!(first.contains(&format!("token={}", guard.token())) && first.contains("handed_over=false"), "{first}");
-        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock().await.unwrap().is_busy());
         assert!(said.saw("DEBUG", "not free"));
         let error = lock.lock_timeout(Duration::from_millis(20)).await.unwrap_err();
-        assert!(matches!(error, LockError::Timeout));
+        assert!(matches!(error, LockError::Timeout { .. }));
         assert!(said.saw("DEBUG", "not acquired"));
         assert!(said.of("DEBUG", "not acquired")[0].contains("not acquired in time"), "{:?}", said.lines());
         let dropped = tokio::time::timeout(Duration::from_millis(20), lock.lock()).await;
@@ -188,7 +188,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         assert!(said.saw("DEBUG", "has a majority"));
         assert!(said.of("DEBUG", "has a majority")[0].contains("nodes=[0, 1, 2]"), "{:?}", said.lines());
         assert_eq!(said.of("DEBUG", "acquired").len(), 1, "{:?}", said.lines());
-        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock().await.unwrap().is_busy());
         assert_eq!(said.of("DEBUG", "not free").len(), 1, "{:?}", said.lines());
         guard.unlock().await.unwrap();
         assert_eq!(said.of("DEBUG", "released").len(), 1, "{:?}", said.lines());
@@ -210,7 +210,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         let one = Timing::default().connect(&servers[0].url()).await;
         let taken = one.lock("y").lock().await.unwrap();
         let tried = client.lock("y").try_lock().await;
-        assert!(matches!(tried, Ok(None)), "{tried:?}");
+        assert!(matches!(tried, Ok(Tried::Busy(_))), "{tried:?}");
         assert!(said.saw("DEBUG", "split vote at once"), "{:?}", said.lines());
         taken.unlock().await.unwrap();
         // Others have three of five, past the gate.
@@ -224,7 +224,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
             others.push((other.lock("z").lock().await.unwrap(), other));
         }
         let waits = five.lock("z").lock_timeout(Duration::from_millis(300)).await;
-        assert!(matches!(waits, Err(LockError::Timeout)), "{waits:?}");
+        assert!(matches!(waits, Err(LockError::Timeout { .. })), "{waits:?}");
         assert!(said.saw("DEBUG", "split vote after a wait"), "{:?}", said.lines());
         for (guard, _) in others {
             guard.unlock().await.unwrap();

@@ -5,6 +5,7 @@ mod api;
 #[cfg(feature = "embedded")]
 mod at_rest;
 mod bench;
+mod busy;
 mod cleanup;
 mod closing;
 mod cluster;
@@ -36,6 +37,7 @@ mod handle_command;
 #[cfg(feature = "embedded")]
 mod handles;
 mod holders;
+mod kept;
 mod leaving;
 mod listing;
 mod logs;

@@ -55,9 +55,9 @@ async fn each_call_counts_once_by_how_it_ended() {
         let guard = lock.lock().await.unwrap();
         assert_eq!(recorder.value("fairlock_locks_held"), 1.0);
         assert_eq!(recorder.value("fairlock_calls_waiting"), 0.0);
-        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock().await.unwrap().is_busy());
         let timed_out = lock.lock_timeout(Duration::from_millis(20)).await;
-        assert!(matches!(timed_out, Err(LockError::Timeout)));
+        assert!(matches!(timed_out, Err(LockError::Timeout { .. })));
         assert!(tokio::time::timeout(Duration::from_millis(20), lock.lock()).await.is_err());
         assert!(matches!(client.lock("").lock().await, Err(LockError::Name(_))));
         let waiting = {
@@ -268,7 +268,7 @@ async fn a_quorum_counts_its_locks_once_and_its_servers_each() {
         let lock = client.lock("x");
         let guard = lock.lock().await.unwrap();
         assert_eq!(recorder.value("fairlock_locks_held"), 1.0);
-        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock().await.unwrap().is_busy());
         guard.unlock().await.unwrap();
         let of_nodes = |name: &str| -> Vec<f64> {
             let all = recorder.series();

@@ -74,7 +74,7 @@ impl Places {
         lock_all(&self.client).await;
         let held = self.client.lock("held").lock_timeout(Duration::from_secs(25)).await.unwrap();
         let other = connect(&self.url).await;
-        assert!(other.lock("held").try_lock().await.unwrap().is_none(), "two holders");
+        assert!(other.lock("held").try_lock().await.unwrap().is_busy(), "two holders");
         assert!(held.is_valid());
         held.unlock().await.unwrap();
         lock_all(&other).await;
@@ -111,7 +111,7 @@ async fn a_new_client_goes_to_the_cluster_that_most_of_its_seeds_lead_to() {
         let one = connect(&ours.url()).await;
         let held = one.lock("held").lock().await.unwrap();
         let other = connect(&format!("redis+cluster://{}", seeds.join(","))).await;
-        assert!(other.lock("held").try_lock().await.unwrap().is_none(), "two holders");
+        assert!(other.lock("held").try_lock().await.unwrap().is_busy(), "two holders");
         held.unlock().await.unwrap();
         lock_all(&other).await;
         assert_eq!(used(&theirs.masters).await, 0);
@@ -226,7 +226,7 @@ async fn a_cluster_that_was_replaced_on_purpose_is_found_by_the_seeds() {
         .await;
         held.lost().await;
         let next = waiting.await.unwrap();
-        assert!(next.is_valid() && one.lock(&name).try_lock().await.unwrap().is_none());
+        assert!(next.is_valid() && one.lock(&name).try_lock().await.unwrap().is_busy());
         next.unlock().await.unwrap();
         eventually("it is left", async || clients_of(&old.masters[2..]).await == 0).await;
         lock_all(&one).await;

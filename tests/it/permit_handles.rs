@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fairlock::simulation::Delivery;
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, Ended, FairSemaphore, HandleError, HoldHandle, Kind, LockClient, Loss,
-    OptionsError, Owner, ParseHandleError, Permit, UnlockError,
+    DetachError, Ended, FairSemaphore, HandleError, HoldError, HoldHandle, Kind, LockClient, Loss, OptionsError, Owner,
+    ParseHandleError, Permit, UnlockError,
 };
 use futures::FutureExt;
 use tokio::time::{sleep, timeout};
@@ -47,7 +47,7 @@ async fn permits_go_from_process_to_process_with_their_weight() {
         let holder = gate(&one).status().await.unwrap().holders.remove(1);
         assert_eq!((holder.token, holder.weight, &*holder.label), (token, 2, "step 1"));
         assert!(holder.lease_left > LEASE - 20 * SECOND && holder.lease_left <= LEASE);
-        assert!(gate(&other).try_acquire().await.unwrap().is_none());
+        assert!(gate(&other).try_acquire().await.unwrap().is_busy());
         // It outlives its client.
         one.close().await.unwrap();
         let permit = other.attach_permit(&handle.to_string().parse().unwrap()).await.unwrap();
@@ -250,7 +250,7 @@ async fn the_handle_of_another_kind_is_named_and_stays_usable() {
         let [one, other] = two(store).await;
         let of_permits = detached(&one).await;
         let of_lock = one.lock("lock").lock().await.unwrap().detach(LEASE).await.unwrap();
-        let Err(AttachError::OtherKind { is, asked, .. }) = other.attach(&of_permits).await else { panic!() };
+        let Err(HandleError::OtherKind { is, asked, .. }) = other.attach(&of_permits).await else { panic!() };
         assert_eq!((is, asked), (Kind::Semaphore, Kind::Lock));
         let error = other.attach_permit(&of_lock).await.unwrap_err();
         assert_eq!(error.to_string(), "this is the handle of a lock, and not of a semaphore");
@@ -348,19 +348,19 @@ async fn what_does_not_fit_or_is_lost_returns_the_permit() {
         let Err(DetachError::Refused { guard, reason, .. }) = two_of(&client).await.detach(SECOND).await else {
             panic!()
         };
-        assert!(matches!(reason, DetachRefusal::Lease(OptionsError::TooShort { .. })), "{reason}");
+        assert!(matches!(reason, HoldError::Lease(OptionsError::TooShort { .. })), "{reason}");
         sleep(300 * SECOND).await;
         assert!(guard.is_valid() && guard.weight() == 2, "it is renewed as before");
         assert!(gate(&client).revoke(guard.token()).await.unwrap());
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Forced)), "{reason}");
+        assert!(matches!(reason, HoldError::Lost(Loss::Forced)), "{reason}");
         assert!(matches!(guard.release().await, Err(UnlockError::Lost(Loss::Forced))));
         // Without the message.
         store.network.lose_messages(true);
         let permit = two_of(&client).await;
         gate(&client).revoke(permit.token()).await.unwrap();
         let Err(DetachError::Refused { reason, .. }) = permit.detach(LEASE).await else { panic!() };
-        assert!(matches!(reason, DetachRefusal::Lost(Loss::Gone)), "{reason}");
+        assert!(matches!(reason, HoldError::Lost(Loss::Gone)), "{reason}");
         client.close().await.unwrap();
     })
     .await;

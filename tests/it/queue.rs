@@ -235,7 +235,7 @@ async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
         count(&near, 3000).await;
         server.server.disconnect(far.id());
         let begun = Instant::now();
-        let guard = far.lock("other").try_lock().await.unwrap().expect("it is free");
+        let guard = far.lock("other").try_lock().await.unwrap().into_result().expect("it is free");
         // 24 requests one after the other would take 7 s.
         assert!(begun.elapsed() <= 3 * round_trip, "{:?}", begun.elapsed());
         guard.unlock().await.unwrap();
@@ -485,7 +485,7 @@ async fn a_prefix_with_a_space_has_a_channel() {
         count(&client, 1).await;
         // As if the holder were dead: the next call finds the lock free, and passes it on.
         run(&server, &["DEL", "my app:{n:q}"]).await;
-        assert!(other.lock(NAME).try_lock().await.unwrap().is_none(), "who waits is first");
+        assert!(other.lock(NAME).try_lock().await.unwrap().is_busy(), "who waits is first");
         assert_eq!(lock.status().await.unwrap().waiters, 0, "its client was reached");
         drop(waiting.await.unwrap().unwrap());
         drop(holder);

@@ -23,7 +23,7 @@ async fn nested_guards_count_and_share_the_token() {
         let lock = client.lock(NAME);
         owner::scope(async {
             let outer = lock.lock().await.unwrap();
-            let inner = lock.try_lock().await.unwrap().expect("the owner holds it already");
+            let inner = lock.try_lock().await.unwrap().into_result().expect("the owner holds it already");
             assert_eq!((outer.holds(), holds_on_server(&lock).await, lock.hold_count()), (2, 2, 2));
             assert_eq!(inner.token(), outer.token(), "re-entry keeps the token");
             assert!(lock.held_by_me());
@@ -70,7 +70,7 @@ async fn a_call_can_be_spawned_and_does_not_re_enter_from_there() {
         let client = store.connect(Timing::default()).await;
         owner::scope(async {
             let outer = client.lock(NAME).lock().await.unwrap();
-            assert!(tokio::spawn(client.lock(NAME).try_lock()).await.unwrap().unwrap().is_none());
+            assert!(tokio::spawn(client.lock(NAME).try_lock()).await.unwrap().unwrap().is_busy());
             let waiting = tokio::spawn(client.lock(NAME).lock());
             eventually("it waits", async || client.lock(NAME).status().await.unwrap().waiters == 1).await;
             let token = outer.token();
@@ -99,7 +99,7 @@ async fn an_owner_can_be_used_in_another_task_and_a_guard_dropped_in_another_thr
         let elsewhere = client.lock(NAME);
         let nested = tokio::spawn(me.scope(async move { elsewhere.lock().await.unwrap() })).await.unwrap();
         assert_eq!((nested.holds(), nested.owner()), (2, me));
-        assert!(lock.try_lock().await.unwrap().is_none(), "outside the scope it is another owner");
+        assert!(lock.try_lock().await.unwrap().is_busy(), "outside the scope it is another owner");
         std::thread::spawn(move || drop(guard)).join().unwrap();
         eventually("the drop reaches the server", async || holds_on_server(&lock).await == 1).await;
         nested.unlock().await.unwrap();
@@ -119,7 +119,7 @@ async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_f
                 let queue = async || lock.status().await.unwrap().queue.len() == 1;
                 // Requests of one owner take turns, so the second branch has not sent anything yet.
                 eventually("one attempt for both", queue).await;
-                assert!(lock.try_lock().await.unwrap().is_none(), "a third branch does not wait");
+                assert!(lock.try_lock().await.unwrap().is_busy(), "a third branch does not wait");
                 other.unlock().await.unwrap();
             };
             let ((first, second), ()) = tokio::join!(both, free);

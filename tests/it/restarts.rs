@@ -126,7 +126,7 @@ async fn what_is_held_goes_on_over_a_restart_with_data_and_the_queue_keeps_its_o
         let after = places(&mut redis).await;
         assert_eq!(after[..3], before, "a waiter gave up its place");
         guard.unlock().await.unwrap();
-        assert!(one.lock("x").try_lock().await.unwrap().is_none(), "it is free, and frozen");
+        assert!(one.lock("x").try_lock().await.unwrap().is_busy(), "it is free, and frozen");
         assert!(!one.lock("x").is_locked().await.unwrap());
         let mut seen = Vec::new();
         for _ in 0..4 {
@@ -154,7 +154,7 @@ async fn lost_data_freezes_a_living_server() {
         let flushed = time(&mut redis).await;
         redis::cmd("FLUSHALL").exec_async(&mut redis).await.unwrap();
         assert_eq!(guard.lost().await, Loss::Gone);
-        assert!(two.lock("y").try_lock().await.unwrap().is_none(), "another name may have been held too");
+        assert!(two.lock("y").try_lock().await.unwrap().is_busy(), "another name may have been held too");
         let until = frozen_until(&mut redis).await;
         assert!(until >= flushed + 2000, "{flushed} {until}");
         // Connected clients and new ones agree.
@@ -182,7 +182,7 @@ async fn a_record_that_is_gone_alone_freezes_a_living_server() {
     limit(async {
         let (server, client) = thawed(&[]).await;
         redis::cmd("DEL").arg(BOOT).exec_async(&mut server.connection().await).await.unwrap();
-        assert!(client.lock("y").try_lock().await.unwrap().is_none(), "it may have been held");
+        assert!(client.lock("y").try_lock().await.unwrap().is_busy(), "it may have been held");
         assert!(client.lock("y").status().await.unwrap().frozen_for.is_some());
     })
     .await;
@@ -280,7 +280,7 @@ async fn a_promotion_freezes_and_a_first_replica_does_not() {
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
         let back = connect(&one.url()).await;
         assert!(back.lock("x").status().await.unwrap().frozen_for.is_some());
-        assert!(client.lock("x").try_lock().await.unwrap().is_none(), "and so it is for those that were there");
+        assert!(client.lock("x").try_lock().await.unwrap().is_busy(), "and so it is for those that were there");
     })
     .await;
 }
@@ -320,7 +320,7 @@ async fn a_handle_is_taken_up_in_a_freeze() {
         let guard = client.lock("x").lock().await.unwrap();
         let (token, handle) = (guard.token(), guard.detach(LEASE).await.unwrap());
         redis::cmd("DEL").arg(BOOT).exec_async(&mut server.connection().await).await.unwrap();
-        assert!(client.lock("y").try_lock().await.unwrap().is_none(), "it is frozen");
+        assert!(client.lock("y").try_lock().await.unwrap().is_busy(), "it is frozen");
         let guard = client.attach(&handle).await.unwrap();
         assert_eq!((guard.token(), guard.is_valid()), (token, true));
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
@@ -441,7 +441,7 @@ async fn p1_a_primary_that_comes_back_without_having_been_demoted_is_frozen() {
             "{}",
             record(&mut all.primary.connection().await).await
         );
-        assert!(lock.try_lock().await.unwrap().is_none());
+        assert!(lock.try_lock().await.unwrap().is_busy());
     })
     .await;
 }

@@ -143,7 +143,7 @@ fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
             let before = server.connections().await;
             let mut redis = server.connection().await;
             redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
-            let is_back = async || client.lock("other").try_lock().await.is_ok_and(|guard| guard.is_some());
+            let is_back = async || client.lock("other").try_lock().await.is_ok_and(|guard| guard.into_result().is_ok());
             eventually("it is back", is_back).await;
             assert!(server.connections().await > before + 1);
         }

@@ -143,7 +143,7 @@ async fn p3_first_come_first_served_and_neighbouring_readers_together() {
             visits.push(visit(&documents[number % 2], access, number + 2, &line));
             wait_for_waiters(&documents[0], number as u64 + 1).await;
         }
-        assert!(documents[1].try_read().await.unwrap().is_none(), "it would overtake the writer that waits");
+        assert!(documents[1].try_read().await.unwrap().is_busy(), "it would overtake the writer that waits");
         line.leave.send_replace(1);
         assert_eq!(coming.recv().await, Some(2));
         assert_eq!(inside(&documents[0]).await, (0, true));
@@ -252,7 +252,7 @@ async fn nested_reads_and_writes_in_one_scope() {
             wait_for_waiters(&document, 1).await;
             let inner = document.read().await.unwrap();
             assert_eq!((inner.holds(), inner.token()), (2, outer.token()));
-            assert!(theirs.try_read().await.unwrap().is_none());
+            assert!(theirs.try_read().await.unwrap().is_busy());
             let began = Instant::now();
             assert!(matches!(document.write().await, Err(LockError::WouldDeadlock)));
             assert!(matches!(document.try_write().await, Err(LockError::WouldDeadlock)));
@@ -267,9 +267,9 @@ async fn nested_reads_and_writes_in_one_scope() {
             let (again, read) = (document.write().await.unwrap(), document.read().await.unwrap());
             assert_eq!(read.holds(), 3);
             assert_eq!(write.unlock().await.unwrap(), Unlocked::StillHeld(2));
-            assert!(theirs.try_read().await.unwrap().is_none(), "a write guard is left");
+            assert!(theirs.try_read().await.unwrap().is_busy(), "a write guard is left");
             assert_eq!(again.unlock().await.unwrap(), Unlocked::StillHeld(1));
-            assert!(theirs.try_read().await.unwrap().is_some(), "a read guard is left");
+            assert!(theirs.try_read().await.unwrap().into_result().is_ok(), "a read guard is left");
             assert!(matches!(document.write().await, Err(LockError::WouldDeadlock)));
             assert_eq!(read.unlock().await.unwrap(), Unlocked::Freed);
             document.write().await.unwrap().unlock().await.unwrap();
@@ -277,7 +277,7 @@ async fn nested_reads_and_writes_in_one_scope() {
         .await;
         // Outside of a scope each call is another owner.
         let reading = document.read().await.unwrap();
-        assert!(document.try_write().await.unwrap().is_none());
+        assert!(document.try_write().await.unwrap().is_busy());
         reading.unlock().await.unwrap();
         client.close().await.unwrap();
         other.close().await.unwrap();
@@ -311,7 +311,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer_between() {
         owner::scope(async {
             let outer = document.write().await.unwrap();
             let inner = document.write().await.unwrap().downgrade().await.unwrap();
-            assert!(theirs.try_read().await.unwrap().is_none());
+            assert!(theirs.try_read().await.unwrap().is_busy());
             drop(inner);
             outer.unlock().await.unwrap();
         })
@@ -335,7 +335,7 @@ async fn a_downgrade_of_a_lost_guard_is_an_error_and_holds_nothing() {
         let next = other.rw_lock(NAME).write().await.unwrap();
         // The same where only the server knows.
         let taken = document.read_timeout(Duration::from_millis(50)).await;
-        assert!(matches!(taken, Err(LockError::Timeout | LockError::Unreachable(_))));
+        assert!(matches!(taken, Err(LockError::Timeout { .. } | LockError::Unreachable(_))));
         store.flush().await;
         assert_eq!(next.downgrade().await.unwrap_err(), Loss::Gone);
         client.close().await.unwrap();
@@ -355,7 +355,7 @@ async fn p4_a_downgrade_whose_answers_are_lost_is_made_in_the_end() {
         let reading = writing.downgrade().await.unwrap();
         assert!(reading.is_valid());
         let theirs = other.rw_lock(NAME);
-        assert!(theirs.try_read().await.unwrap().is_none(), "the server does not know yet");
+        assert!(theirs.try_read().await.unwrap().is_busy(), "the server does not know yet");
         server.network.mend(client.id());
         let beside = theirs.read().await.unwrap();
         assert!(reading.is_valid());
@@ -406,7 +406,7 @@ async fn p5_a_writer_that_gives_up_lets_the_readers_behind_it_in() {
         let began = Instant::now();
         let second = document.read().await.unwrap();
         assert!(began.elapsed() <= 5 * SECOND + SECOND / 10, "{:?}", began.elapsed());
-        assert!(matches!(writer.await.unwrap(), Err(LockError::Timeout)));
+        assert!(matches!(writer.await.unwrap(), Err(LockError::Timeout { .. })));
         reading.unlock().await.unwrap();
         second.unlock().await.unwrap();
     })
@@ -510,7 +510,7 @@ async fn more_than_1024_readers_wait() {
         for _ in 0..1024 {
             guards.push(document.read().await.unwrap());
         }
-        assert!(document.try_read().await.unwrap().is_none());
+        assert!(document.try_read().await.unwrap().is_busy());
         assert_eq!(inside(&document).await, (1024, false));
         drop(guards);
         let writing = document.write().await.unwrap();
@@ -563,7 +563,7 @@ async fn a_task_that_reads_twice_outside_of_a_scope_past_a_writer_is_warned_of()
             let writer = document.clone();
             let waits = tokio::spawn(async move { writer.write().await.unwrap().unlock().await });
             tokio::time::sleep(SECOND).await;
-            assert!(matches!(document.read_timeout(100 * SECOND).await, Err(LockError::Timeout)));
+            assert!(matches!(document.read_timeout(100 * SECOND).await, Err(LockError::Timeout { .. })));
             reading.unlock().await.unwrap();
             waits.await.unwrap().unwrap();
         });

@@ -754,7 +754,7 @@ async fn give_rows() {
             "room 3 d:1=1,2,6,1,4,3000/L h:0=1,1,7,2,4,3000/L",
         ),
         give("late", &["holds c:1 4 7 2,4"], LATE, "late", "room 2 c:1=1,4,7,2,4,3000/L"),
-        // P1: a guard would go on without a hold. Found by the model, run `s-r16-over`.
+        // P1: a guard would go on without a hold.
         give(
             "late, served before, and the lease of the handle is over: not a refusal",
             &["holds h:0 1 7 2,4 -5", BESIDE],

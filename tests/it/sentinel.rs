@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{ConnectError, ConnectOptions, LockError};
+use fairlock::{ConnectError, ConnectOptions, LockError, Tried};
 use redis::{FromRedisValue, RedisResult};
 
 use crate::support::cluster::command;
@@ -24,7 +24,7 @@ async fn a_planned_failover_is_followed() {
         eventually("the replica has it", async || all.replica.keys().await.len() == 2).await;
         command(&all.sentinels[0], &["SENTINEL", "FAILOVER", "mymaster"]).await;
         eventually("the client is at the new primary", async || {
-            matches!(client.lock("new").try_lock().await, Ok(Some(_))) && at_primary(&all.replica).await
+            matches!(client.lock("new").try_lock().await, Ok(Tried::Acquired(_))) && at_primary(&all.replica).await
         })
         .await;
         assert!(

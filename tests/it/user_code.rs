@@ -85,8 +85,10 @@ async fn a_credentials_provider_that_panics_is_asked_again() {
             let calls = provider.calls.load(Ordering::SeqCst);
             way.store(true, Ordering::SeqCst);
             cut(server, "pubsub").await;
-            eventually("it is back", async || client.lock("other").try_lock().await.is_ok_and(|lock| lock.is_some()))
-                .await;
+            eventually("it is back", async || {
+                client.lock("other").try_lock().await.is_ok_and(|lock| lock.into_result().is_ok())
+            })
+            .await;
             assert_eq!(provider.calls.load(Ordering::SeqCst), calls + 2, "it was asked again");
         }
         guard.unlock().await.unwrap();
@@ -194,7 +196,7 @@ async fn a_log_subscriber_that_panics_does_not_end_the_client() {
         })
         .await;
         assert!(guard.is_valid());
-        client.lock("other").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        client.lock("other").try_lock().await.unwrap().into_result().expect("it is free").unlock().await.unwrap();
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
     })
@@ -226,7 +228,7 @@ async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
             assert_eq!(guard.lost().await, fairlock::Loss::Forced);
         }
         eventually("it has panicked", async || subscriber.texts[0].1.load(Ordering::SeqCst)).await;
-        client.lock("x").try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+        client.lock("x").try_lock().await.unwrap().into_result().expect("it is free").unlock().await.unwrap();
         assert_eq!(subscribed(server).await, before);
         client.close().await.unwrap();
         other.close().await.unwrap();
@@ -451,7 +453,7 @@ fn each_kind_of_news(asking: &Arc<Asking>, here: impl Fn(&Arc<Asking>) -> Box<dy
             refuses("0").await;
             let lock = client.lock("x");
             let guard = lock.lock().await.unwrap();
-            assert!(lock.try_lock().await.unwrap().is_none());
+            assert!(lock.try_lock().await.unwrap().is_busy());
             assert!(lock.lock_timeout(std::time::Duration::from_millis(20)).await.is_err());
             let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
             let lock = client.lock("x");
@@ -708,7 +710,7 @@ async fn a_waker_that_panics_at_the_end_of_a_lease_ends_no_client() {
         let other = client.lock("other").with_lease(SHORT).lock().await.unwrap();
         assert_eq!(other.lost().await, fairlock::Loss::Expired);
         let waiting = client.lock("kept").lock_timeout(SHORT).await;
-        assert!(matches!(waiting, Err(fairlock::LockError::Timeout)), "{waiting:?}");
+        assert!(matches!(waiting, Err(fairlock::LockError::Timeout { .. })), "{waiting:?}");
         tokio::time::sleep(lease).await;
         assert!(kept.is_valid());
         drop(watching);

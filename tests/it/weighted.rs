@@ -477,6 +477,9 @@ fn of_both(words: &[String]) -> Vec<String> {
     let count = match words[0].as_str() {
         "held" if words.len() > 3 => 3,
         "held" => 2,
+        // Behind these is who has the lock, which a shared name does not say.
+        "queued" => 5,
+        "busy" => 2,
         _ => words.len(),
     };
     let mut kept = words[..count].to_vec();

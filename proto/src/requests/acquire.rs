@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{ClientArgs, ScriptRequest};
 use crate::command::{Arg, Command, ScriptName, arg};
+use crate::held_by::HeldBy;
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
@@ -48,7 +49,7 @@ impl Mode {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Acquired {
     Held {
         token: u64,
@@ -64,10 +65,14 @@ pub enum Acquired {
         more: bool,
         /// The server had not given this client up as dead.
         known: bool,
+        /// Another owner that has the lock.
+        holder: Option<Box<HeldBy>>,
     },
     /// Not free, and the mode was not to queue.
     Busy {
         more: bool,
+        /// Another owner that has the lock.
+        holder: Option<Box<HeldBy>>,
     },
     /// As many as `max_waiters` wait.
     Full {
@@ -120,9 +125,14 @@ impl Decode for Acquired {
             "held" => Self::Held { token: fields.token()?, holds: fields.small()?, lease_left: fields.millis()? },
             "queued" => {
                 let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
-                Self::Queued { floor, lease_left, more: fields.flag()?, known: fields.flag()? }
+                let (more, known) = (fields.flag()?, fields.flag()?);
+                Self::Queued { floor, lease_left, more, known, holder: HeldBy::decode(lease_left, fields) }
             }
-            "busy" => Self::Busy { more: fields.flag()? },
+            "busy" => {
+                let more = fields.flag()?;
+                let lease_left = if fields.is_empty() { None } else { fields.millis_if_any()? };
+                Self::Busy { more, holder: HeldBy::decode(lease_left, fields) }
+            }
             "full" => Self::Full { waiters: fields.natural()?, more: fields.flag()? },
             "heavy" => Self::TooHeavy { limit: fields.small()? },
             "lost" => Self::Lost,

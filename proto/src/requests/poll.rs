@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{ClientArgs, ScriptRequest};
 use crate::command::{Arg, Command, ScriptName, arg};
+use crate::held_by::HeldBy;
 use crate::keys::Keys;
 use crate::reply::{Decode, Fields, Malformed, unknown_status};
 
@@ -33,6 +34,8 @@ pub struct Polled {
     pub first: bool,
     /// The holder of a lock.
     pub holder: Option<PolledHolder>,
+    /// The same for a person to read, unless it has got the lock by this poll.
+    pub held_by: Option<Box<HeldBy>>,
     /// For a shared name, the tickets asked for that hold it, in their order, and with `names_ours` all that this client holds.
     pub granted: Vec<PolledHolder>,
     /// For a shared name, the time until the first of the leases may end, and a waiter may be served.
@@ -105,20 +108,17 @@ impl Polled {
         // Without a holder the script answers the rest of the freeze in its place.
         let frozen_for = lease_left.filter(|_| token == 0);
         let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
-        let mut missing = Vec::new();
-        while !fields.is_empty() {
-            // Lua counts from 1.
-            let index = usize::try_from(fields.natural()?).ok().and_then(|number| number.checked_sub(1));
-            missing.push(index.ok_or_else(|| Malformed("a ticket with the number 0".into()))?);
-        }
+        let missing = (0..fields.natural()?).map(|_| index(fields.natural()?)).collect::<Result<_, _>>()?;
+        let held_by = HeldBy::decode(lease_left, fields);
         let (granted, room_in) = (Vec::new(), None);
-        Ok(Self { more, known, places, first, holder, granted, room_in, frozen_for, floor, missing })
+        Ok(Self { more, known, places, first, holder, held_by, granted, room_in, frozen_for, floor, missing })
     }
 
     fn of_shared(fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
         let (floor, room_in, frozen_for) = (fields.token()?, fields.millis_if_any()?, fields.millis_if_any()?);
         let (mut missing, mut granted, mut index) = (Vec::new(), Vec::new(), 0);
+        let (holder, held_by) = (None, None);
         while !fields.is_empty() {
             match fields.text()? {
                 "+" => {}
@@ -132,8 +132,14 @@ impl Polled {
             }
             index += 1;
         }
-        Ok(Self { more, known, places, first, holder: None, granted, room_in, frozen_for, floor, missing })
+        Ok(Self { more, known, places, first, holder, held_by, granted, room_in, frozen_for, floor, missing })
     }
+}
+
+/// Lua counts from 1.
+fn index(number: u64) -> Result<usize, Malformed> {
+    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    index.ok_or_else(|| Malformed("a ticket with the number 0".into()))
 }
 
 #[cfg(test)]
@@ -147,7 +153,7 @@ mod tests {
         let poll = Poll { keys, waits: true, names_ours: false, tickets: vec!["a:1:2".into()] };
         let check = |missing: &str| {
             let reply = ScriptReply::List(
-                ["polled", "7", "1", "2500", "0", "1", "1", "0", "", "0", "", "0", "-1", missing]
+                ["polled", "7", "1", "2500", "0", "1", "1", "0", "", "0", "", "0", "-1", "1", missing]
                     .map(|field| Field::Text(field.into()))
                     .into(),
             );

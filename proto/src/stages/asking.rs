@@ -11,7 +11,7 @@ use crate::queue::{Belief, NewWaiter};
 use crate::request::{Answer, Reply, Request};
 use crate::requests::acquire::{Acquire, Acquired, Mode};
 use crate::requests::give::{Gave, Give};
-use crate::sending::{Answered, Asked, LastAnswer, Sending};
+use crate::sending::{Answered, Asked, LastAnswer, Sending, Sent};
 use crate::stages::attempt::{Attempt, Call, Remains};
 use crate::stages::confirming::Confirming;
 use crate::stages::entry::{Said, Stage, Who};
@@ -75,38 +75,36 @@ impl Asking {
     }
 
     pub fn replied(self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        match &answered.reply {
-            Ok(Reply { answer: Answer::Acquired(acquired), .. }) => {
-                let acquired = *acquired;
-                self.answered(acquired, &answered, who, desk)
-            }
+        let Answered { reply, sent, .. } = answered;
+        match reply {
+            Ok(Reply { answer: Answer::Acquired(acquired), .. }) => self.answered(acquired, sent, who, desk),
             Ok(Reply { answer: Answer::Gave(gave), server_micros }) => {
-                let (gave, server_ms) = (*gave, server_micros.unwrap_or_default() / 1000);
-                self.attached(gave, server_ms, &answered, who, desk)
+                let server_ms = server_micros.unwrap_or_default() / 1000;
+                self.attached(gave, server_ms, sent, who, desk)
             }
-            _ => self.unanswered(answered.reply.err().unwrap_or_else(other_reply), who, desk),
+            reply => self.unanswered(reply.err().unwrap_or_else(other_reply), who, desk),
         }
     }
 
-    fn answered(mut self, acquired: Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    fn answered(mut self, acquired: Acquired, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let last = &mut self.attempt.asked.last;
         match acquired {
-            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => *last = LastAnswer::Others,
+            Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => *last = LastAnswer::Others(None),
             // A late request, or one that is over, does not look at who has the lock.
             Acquired::Late | Acquired::Over => {}
             Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => *last = LastAnswer::Nothing,
         }
         match acquired {
-            Acquired::Held { token, lease_left, .. } => self.held(token, lease_left, answered, who, desk),
-            Acquired::Queued { .. } => self.queued(&acquired, answered, who, desk),
-            Acquired::Busy { more: false } => {
+            Acquired::Held { token, lease_left, .. } => self.held(token, lease_left, sent, who, desk),
+            Acquired::Queued { .. } => self.queued(acquired, sent, who, desk),
+            Acquired::Busy { more: false, holder } => {
                 // Nothing of the attempt is left, unless a copy comes.
                 self.attempt.leave(who, desk);
-                desk.tell(self.attempt.call.id, Outcome::Busy);
+                desk.tell(self.attempt.call.id, Outcome::Busy(holder));
                 Stage::Idle
             }
             // Free behind more dead tickets than one call clears: at once again.
-            Acquired::Busy { more: true } | Acquired::Full { more: true, .. } => Stage::Asking(self),
+            Acquired::Busy { more: true, .. } | Acquired::Full { more: true, .. } => Stage::Asking(self),
             Acquired::Full { waiters, .. } => self.attempt.fail(CallError::QueueFull { waiters }, who, desk),
             // Our estimate of the server's clock was off; this answer has corrected it.
             Acquired::Late => self.pause(desk),
@@ -115,24 +113,24 @@ impl Asking {
         }
     }
 
-    fn held(mut self, token: u64, left: Duration, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    fn held(mut self, token: u64, left: Duration, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.attempt.remains = Remains::Something;
         // It was on its way for longer than the hold lasts yet, which might be lost before its first renewal.
-        if left < 2 * desk.now.since(answered.sent) {
+        if left < 2 * desk.now.since(sent.at) {
             Stage::Confirming(Confirming::new(self.attempt, token, None, desk))
         } else {
-            self.attempt.hold_answered(token, answered, left, who, desk)
+            self.attempt.hold_answered(token, sent, left, who, desk)
         }
     }
 
-    fn attached(mut self, gave: Gave, server_ms: i64, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
+    fn attached(mut self, gave: Gave, server_ms: i64, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let Manner::Attaches { handle, .. } = &self.attempt.call.manner else { return Stage::Asking(self) };
         let (token, is_undecided) = (handle.token, handle.is_undecided(server_ms));
         match gave {
             Gave::Given { lease_left, weight } => {
                 // What is given keeps its weight. A lock has none.
                 self.attempt.call.weight = self.attempt.call.weight.max(weight);
-                self.held(token, lease_left, answered, who, desk)
+                self.held(token, lease_left, sent, who, desk)
             }
             Gave::Late => self.pause(desk),
             Gave::Lost if is_undecided => self.pause(desk),
@@ -140,20 +138,20 @@ impl Asking {
         }
     }
 
-    fn queued(mut self, acquired: &Acquired, answered: &Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        let Acquired::Queued { floor, lease_left, more, known, .. } = *acquired else { return Stage::Asking(self) };
+    fn queued(mut self, acquired: Acquired, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let Acquired::Queued { floor, lease_left, more, known, holder } = acquired else { return Stage::Asking(self) };
         (self.attempt.remains, self.attempt.way) = (Remains::Something, Way::HandedOver);
         // The answer to an earlier copy may have said that the client was given up (R8).
         let is_known = known && self.attempt.asked.copies_until == ServerTime::default();
-        let Answered { sent, epoch, .. } = *answered;
-        let queue = desk.enqueue(&NewWaiter {
+        let queue = desk.enqueue(NewWaiter {
             keys: &who.keys,
             slot: who.slot,
             entry: who.id,
             owner_id: &who.owner_id,
             seq: self.attempt.asked.seq,
-            floor: Floor { token: floor, asked: sent, round_trip: desk.now.since(sent), epoch },
+            floor: Floor { token: floor, asked: sent.at, round_trip: desk.now.since(sent.at), epoch: sent.epoch },
             lease_left,
+            holder,
             more,
             belief: if is_known { Belief::Known } else { Belief::GivenUp },
         });

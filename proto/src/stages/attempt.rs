@@ -10,7 +10,7 @@ use crate::error::{CallError, Loss};
 use crate::event::{CallId, Lease, Manner, Scope, TaskId};
 use crate::keys::place;
 use crate::lease;
-use crate::sending::{Answered, Asked, LastAnswer};
+use crate::sending::{Asked, LastAnswer, Sent};
 use crate::stages::asking::Asking;
 use crate::stages::entry::{Stage, Who};
 use crate::stages::held::Held;
@@ -113,18 +113,11 @@ impl Attempt {
     }
 
     /// By an answer that so much of its lease is left.
-    pub fn hold_answered(
-        self,
-        token: u64,
-        answered: &Answered,
-        left: Duration,
-        who: &Who,
-        desk: &mut Desk<'_>,
-    ) -> Stage {
-        let (wanted, sent, epoch) = (self.call.lease, answered.sent, answered.epoch);
-        let deadline = lease::deadline_by_answer(sent, left, wanted.length());
+    pub fn hold_answered(self, token: u64, sent: Sent, left: Duration, who: &Who, desk: &mut Desk<'_>) -> Stage {
+        let (wanted, Sent { at, epoch }) = (self.call.lease, sent);
+        let deadline = lease::deadline_by_answer(at, left, wanted.length());
         // The server keeps a longer lease yet: that of a grant.
-        let set = if left > wanted.length() { LeaseSet::OfGrant } else { LeaseSet::Wanted(sent) };
+        let set = if left > wanted.length() { LeaseSet::OfGrant } else { LeaseSet::Wanted(at) };
         self.hold(Begun { token, deadline, epoch, set }, who, desk)
     }
 
@@ -152,8 +145,8 @@ pub fn out_of_time(last: LastAnswer, manner: &Manner, who: &Who, desk: &mut Desk
         return Outcome::Failed(CallError::Unreachable(cause));
     }
     Outcome::Failed(match last {
-        LastAnswer::Others if !manner.waits() => return Outcome::Busy,
-        LastAnswer::Others => CallError::Timeout,
+        LastAnswer::Others(holder) if !manner.waits() => return Outcome::Busy(holder),
+        LastAnswer::Others(holder) => CallError::Timeout(holder),
         LastAnswer::Failed(error) => CallError::Unreachable(error.into_cause()),
         LastAnswer::Nothing => CallError::Unreachable(desk.why_no_answer(who.slot)),
     })

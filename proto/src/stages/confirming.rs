@@ -40,7 +40,7 @@ impl Confirming {
     pub fn replied(mut self, answered: Answered, who: &Who, desk: &mut Desk<'_>) -> Stage {
         if let Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) = answered.reply {
             let token = self.token;
-            return self.withdraw(desk).hold_answered(token, &answered, lease_left, who, desk);
+            return self.withdraw(desk).hold_answered(token, answered.sent, lease_left, who, desk);
         }
         if let Err(error) = answered.reply {
             if let Some(error) = error.of_call() {

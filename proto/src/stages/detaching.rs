@@ -71,7 +71,7 @@ impl Detaching {
     pub fn replied(mut self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         let error = match answered.reply {
             Ok(Reply { answer: Answer::Gave(Gave::Given { .. }), .. }) => {
-                desk.given_back(&who.keys, who.slot, answered.sent);
+                desk.given_back(&who.keys, who.slot, answered.sent.at);
                 return self.given(who, desk);
             }
             Ok(Reply { answer: Answer::Gave(Gave::Lost), .. }) => return self.lose(Loss::Gone, who, desk),

@@ -325,7 +325,7 @@ impl Entry {
                 (Stage::Idle, Next::Guard(call)) => Asking::begin(call, desk),
                 // It has the lock already, and what a handle holds stays the handle's.
                 (stage @ (Stage::Held(_) | Stage::Lost(_)), Next::Guard(call)) if call.manner.attaches() => {
-                    desk.tell(call.id, Outcome::Busy);
+                    desk.tell(call.id, Outcome::Busy(None));
                     stage
                 }
                 (Stage::Held(held), next) => held.serve(next, who, desk),
@@ -362,7 +362,7 @@ impl Entry {
         self.who.line.retain(|next| {
             let waits = matches!(next, Next::Guard(call) if call.manner.waits());
             match next {
-                Next::Guard(call) if !waits => desk.tell(call.id, Outcome::Busy),
+                Next::Guard(call) if !waits => desk.tell(call.id, Outcome::Busy(None)),
                 // Its guard has ended.
                 Next::Extend(_) | Next::Detach(_) => next.fail(ChangeError::Lost(Loss::Gone), desk),
                 Next::Guard(_) => {}
@@ -441,7 +441,7 @@ impl Stage {
         match self {
             Self::Queued(_) => true,
             Self::Asking(Asking { attempt, .. }) | Self::Confirming(Confirming { attempt, .. }) => {
-                matches!(attempt.asked.last, LastAnswer::Others)
+                matches!(attempt.asked.last, LastAnswer::Others(_))
             }
             _ => false,
         }

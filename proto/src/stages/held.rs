@@ -10,7 +10,7 @@ use crate::request::{Answer, Reply, Request};
 use crate::requests::acquire::Acquired;
 use crate::requests::release::Released;
 use crate::requests::renew::Renewed;
-use crate::sending::Answered;
+use crate::sending::{Answered, Sent};
 use crate::stages::attempt::{Call, out_of_time};
 use crate::stages::counting::{Counting, Entering, Extending, Setting};
 use crate::stages::detaching::Detaching;
@@ -185,7 +185,7 @@ impl Held {
         match answered.reply {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
                 let (call, counted) = (entering.call.clone(), Count { holds, ..entering.from });
-                self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
+                self.renewal.answered(answered.sent.at, answered.sent.epoch, lease_left, &mut self.hold, desk);
                 // The process stood still, and this answer came before the timer of the deadline: the outer guards are lost (P8).
                 if self.hold.is_over(desk.now) {
                     return self.expire(who, desk);
@@ -250,7 +250,7 @@ impl Held {
         let Counting::Extending(extending) = &mut self.counting else { return Stage::Held(self) };
         let outcome = match answered.reply {
             Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) => {
-                let (sent, epoch) = (answered.sent, answered.epoch);
+                let Sent { at: sent, epoch } = answered.sent;
                 self.renewal.extended(sent, epoch, lease_left.min(extending.lease), &mut self.hold, desk);
                 self.show_deadline(desk);
                 Ok(())
@@ -329,7 +329,7 @@ impl Held {
         match answered.reply {
             Ok(Reply { answer: Answer::Renewed(Renewed::Renewed { lease_left }), .. }) => {
                 self.renewal.pause(&self.hold);
-                self.renewal.answered(answered.sent, answered.epoch, lease_left, &mut self.hold, desk);
+                self.renewal.answered(answered.sent.at, answered.sent.epoch, lease_left, &mut self.hold, desk);
                 self.show_deadline(desk);
                 Stage::Held(self)
             }

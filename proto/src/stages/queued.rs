@@ -48,7 +48,7 @@ impl Queued {
 
     /// Why it has no lock, and with it those of the same owner that wait for it.
     pub fn last_answer(&self, desk: &Desk<'_>) -> LastAnswer {
-        desk.failure_of(self.queue).map_or(LastAnswer::Others, LastAnswer::Failed)
+        desk.last_answer_of(self.queue)
     }
 
     /// It is not polled for any longer.

@@ -37,7 +37,7 @@ impl Releasing {
                 if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
                     desk.pass_on(who.keys.clone(), who.slot);
                 }
-                desk.given_back(&who.keys, who.slot, answered.sent);
+                desk.given_back(&who.keys, who.slot, answered.sent.at);
                 self.answered(&released, who, desk)
             }
             reply => self.unanswered(reply.err().unwrap_or_else(other_reply), desk),

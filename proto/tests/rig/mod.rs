@@ -239,7 +239,7 @@ pub fn held(token: u64, lease_left: Duration) -> Answer {
 }
 
 pub fn queued(floor: u64) -> Answer {
-    Answer::Acquired(Acquired::Queued { floor, lease_left: Some(LEASE), more: false, known: true })
+    Answer::Acquired(Acquired::Queued { floor, lease_left: Some(LEASE), more: false, known: true, holder: None })
 }
 
 pub fn renewed(lease_left: Duration) -> Answer {

@@ -17,7 +17,7 @@ async fn one_holds_it_on_all_masters_and_the_next_has_a_greater_token() {
         let guard = one.lock("x").lock().await.unwrap();
         assert_eq!((guard.servers(), guard.name()), (vec![0, 1, 2], "x"));
         assert!(guard.is_valid() && guard.valid_for() > Duration::ZERO);
-        assert!(other.lock("x").try_lock().await.unwrap().is_none());
+        assert!(other.lock("x").try_lock().await.unwrap().is_busy());
         let status = other.lock("x").status().await.unwrap();
         assert!(status.holder.as_ref().is_some_and(|holder| holder.holds == 1), "{status:?}");
         let waiting = {
@@ -77,11 +77,11 @@ async fn nested_calls_share_the_hold() {
             .scope(async {
                 let outer = lock.lock().await.unwrap();
                 let inner = lock.lock().await.unwrap();
-                let third = lock.try_lock().await.unwrap().expect("its own");
+                let third = lock.try_lock().await.unwrap().into_result().expect("its own");
                 assert_eq!((outer.token(), outer.owner()), (inner.token(), third.owner()));
                 assert_eq!(third.unlock().await.unwrap(), Unlocked::StillHeld(2));
                 assert_eq!(inner.unlock().await.unwrap(), Unlocked::StillHeld(1));
-                assert!(Owner::new().scope(lock.try_lock()).await.unwrap().is_none());
+                assert!(Owner::new().scope(lock.try_lock()).await.unwrap().is_busy());
                 assert_eq!(outer.unlock().await.unwrap(), Unlocked::Freed);
             })
             .await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{ConnectError, LockClientBuilder, LockError, OptionsError, RequestError};
+use fairlock::{ConnectError, LockClientBuilder, LockError, OptionsError, RequestError, Tried};
 
 use super::{Masters, builder, embedded, quick, strict};
 use crate::support::{Collect, Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
@@ -31,7 +31,7 @@ async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
         let held = embedded(patient(), servers).lock("y").lock().await.unwrap();
         for millis in [1, 50, 3000] {
             let error = client.lock("y").lock_timeout(Duration::from_millis(millis)).await.unwrap_err();
-            assert!(matches!(error, LockError::Timeout), "{error:?}");
+            assert!(matches!(error, LockError::Timeout { .. }), "{error:?}");
         }
         drop(held);
     })
@@ -247,7 +247,7 @@ async fn what_a_majority_refuses_for_good_is_refused() {
         servers[2].command(&["SET", key, "foreign"]);
         lock.lock().await.unwrap().unlock().await.unwrap();
         servers[0].command(&["SET", key, "foreign"]);
-        for outcome in [lock.lock().await.map(Some), lock.try_lock().await] {
+        for outcome in [lock.lock().await.map(Tried::Acquired), lock.try_lock().await] {
             assert!(matches!(&outcome, Err(LockError::Refused(refusal)) if refusal.code == "WRONGTYPE"), "{outcome:?}");
         }
         for server in [0, 2] {

@@ -164,8 +164,10 @@ async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
         assert!(next.token() > guard.token());
         servers[..2].iter().for_each(|server| server.network.mend(&id));
         next.unlock().await.unwrap();
-        eventually("it is connected again", async || cut_off.lock("y").try_lock().await.is_ok_and(|y| y.is_some()))
-            .await;
+        eventually("it is connected again", async || {
+            cut_off.lock("y").try_lock().await.is_ok_and(|y| y.into_result().is_ok())
+        })
+        .await;
         assert!(!guard.is_valid() && guard.servers().is_empty());
     })
     .await;

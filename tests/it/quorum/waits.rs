@@ -57,7 +57,7 @@ async fn q2_with_a_majority_a_busy_server_is_left_alone() {
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(guard.servers(), [0, 1]);
         guard.unlock().await.unwrap();
-        let guard = client.lock("x").try_lock().await.unwrap().expect("a majority is free");
+        let guard = client.lock("x").try_lock().await.unwrap().into_result().expect("a majority is free");
         guard.unlock().await.unwrap();
     })
     .await;
@@ -71,7 +71,7 @@ async fn q2_a_busy_gate_is_waited_for_although_a_majority_is_free() {
         let at_gate = Timing::default().connect(&masters.0[0].url()).await;
         let held = at_gate.lock("x").lock().await.unwrap();
         let client = masters.client().await;
-        assert!(client.lock("x").try_lock().await.unwrap().is_none());
+        assert!(client.lock("x").try_lock().await.unwrap().is_busy());
         let waiting = {
             let lock = client.lock("x");
             tokio::spawn(async move { lock.lock().await })
@@ -148,7 +148,7 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
         held.unlock().await.unwrap();
         let guard = waiting.await.unwrap().unwrap();
         assert!(guard.token() > token && guard.servers() == [1, 2], "{guard:?}");
-        assert!(other.lock("x").try_lock().await.unwrap().is_none(), "two have it");
+        assert!(other.lock("x").try_lock().await.unwrap().is_busy(), "two have it");
         guard.unlock().await.unwrap();
         proxy.refuse(false);
         eventually("it uses the gate again", async || {
@@ -313,7 +313,7 @@ async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         let (one, other) = (embedded(quick(), servers), embedded(quick(), servers));
         let held = one.lock("x").lock().await.unwrap();
-        assert!(matches!(other.lock("x").lock_timeout(Duration::from_secs(3)).await, Err(LockError::Timeout)));
+        assert!(matches!(other.lock("x").lock_timeout(Duration::from_secs(3)).await, Err(LockError::Timeout { .. })));
         let refuse = |refusal| servers[1..].iter().for_each(|server| server.network.refuse(refusal));
         refuse(Some("NOREPLICAS Not enough good replicas to write."));
         let error = other.lock("y").lock_timeout(Duration::from_millis(500)).await.unwrap_err();
@@ -350,7 +350,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
                 acquired += 1;
                 guard.unlock().await.unwrap();
             }
-            Err(error) => assert!(matches!(error, LockError::Timeout), "after {later:?}: {error:?}"),
+            Err(error) => assert!(matches!(error, LockError::Timeout { .. }), "after {later:?}: {error:?}"),
         }
         // The background releases the rest.
         tokio::time::sleep(Duration::from_secs(5)).await;

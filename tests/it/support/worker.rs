@@ -137,7 +137,7 @@ impl Serving {
                 say(&format!("cancelled {id}"));
             }
             ["try", name, id] => {
-                let guard = self.client.lock(name).try_lock().await.unwrap();
+                let guard = self.client.lock(name).try_lock().await.unwrap().into_result().ok();
                 say(&format!("tried {id} {}", guard.is_some()));
                 guard.map(|guard| self.guards.insert(id.into(), guard));
             }

@@ -185,7 +185,7 @@ async fn acquire(lock: &FairLock, way: Way) -> Result<Option<LockGuard>, LockErr
     match way {
         Way::Lock | Way::Nested => lock.lock().await.map(Some),
         Way::WithTimeout => lock.lock_timeout(PATIENCE).await.map(Some),
-        Way::Try => lock.try_lock().await,
+        Way::Try => Ok(lock.try_lock().await?.into_result().ok()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fairlock::{Held, LockClient, LockError, Loss, UnlockError};
+use fairlock::{Held, LockClient, LockError, Loss, Tried, UnlockError};
 use fastrand::Rng;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -79,16 +79,16 @@ impl Worker {
     pub fn told<G: Guard>(
         &self,
         id: u64,
-        outcome: Result<Option<G>, LockError>,
+        outcome: Result<Tried<G>, LockError>,
         fixed: Option<Duration>,
     ) -> Option<(u64, G)> {
         match outcome {
-            Ok(Some(guard)) => {
+            Ok(Tried::Acquired(guard)) => {
                 let fixed = fixed.map_or_else(String::new, |lease| format!(r#","fixed":{}"#, lease.as_millis()));
                 self.holds(id, &guard, &fixed);
                 return Some((id, guard));
             }
-            Ok(None) => self.end(id, "busy"),
+            Ok(Tried::Busy(_)) => self.end(id, "busy"),
             Err(error) => self.end(id, reason(&error)),
         }
         None
@@ -107,7 +107,7 @@ pub fn nanos(time: Duration) -> u64 {
 
 pub fn reason(error: &LockError) -> &'static str {
     match error {
-        LockError::Timeout => "timeout",
+        LockError::Timeout { .. } => "timeout",
         LockError::Lost => "lost",
         LockError::QueueFull { .. } => "full",
         LockError::Unreachable(_) => "unreachable",
@@ -140,7 +140,7 @@ impl Caller {
         let mut waiting = pin!(wanted.wait());
         tokio::select! {
             biased;
-            outcome = &mut waiting => worker.told(id, outcome.map(Some), fixed),
+            outcome = &mut waiting => worker.told(id, outcome.map(Tried::Acquired), fixed),
             () = worker.stopped() => {
                 // Before it is dropped, which is when the server hears of it.
                 worker.end(id, "cancelled");
@@ -152,7 +152,7 @@ impl Caller {
     pub async fn wait_for<W: Wanted>(&self, wanted: &W, limit: Duration) -> Option<(u64, W::Guard)> {
         let id = self.worker.ask(wanted.name(), "timeout", Some(limit), &wanted.share());
         let outcome = wanted.wait_for(limit).await;
-        self.worker.told(id, outcome.map(Some), None)
+        self.worker.told(id, outcome.map(Tried::Acquired), None)
     }
 
     pub async fn try_it<W: Wanted>(&mut self, wanted: &W) -> Option<(u64, W::Guard)> {
@@ -171,7 +171,7 @@ impl Caller {
         let id = worker.ask(wanted.name(), "lock", None, &wanted.share());
         let mut waiting = pin!(wanted.wait());
         tokio::select! {
-            outcome = &mut waiting => worker.told(id, outcome.map(Some), None),
+            outcome = &mut waiting => worker.told(id, outcome.map(Tried::Acquired), None),
             () = sleep(patience) => {
                 worker.end(id, "cancelled");
                 None

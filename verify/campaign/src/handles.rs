@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, DetachRefusal, HandleError, HoldHandle, LockGuard, Permit, RequestError};
+use fairlock::{DetachError, HandleError, HoldError, HoldHandle, LockGuard, Permit, RequestError, Tried};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running, nanos};
@@ -94,7 +94,7 @@ impl Caller {
             Err(DetachError::Refused { guard, reason, .. }) => {
                 worker.history.line("detached", format_args!(r#""id":{id},"why":"refused""#));
                 match reason {
-                    DetachRefusal::Lost(loss) => worker.lost(id, loss, 0),
+                    HoldError::Lost(loss) => worker.lost(id, loss, 0),
                     _ => self.give_back(id, guard).await,
                 }
                 return None;
@@ -132,13 +132,9 @@ impl Caller {
     async fn attach<G: Detachable>(&self, posted: &Posted) -> Option<(u64, G)> {
         let id = self.ask_by_handle("attach", posted);
         match G::attach(&self.worker.client, &posted.handle).await {
-            Ok(guard) => self.worker.told(id, Ok(Some(guard)), None),
+            Ok(guard) => self.worker.told(id, Ok(Tried::Acquired(guard)), None),
             Err(error) => {
-                let why = match &error {
-                    AttachError::Handle(error) => reason(error),
-                    _ => "other",
-                };
-                self.worker.end(id, why);
+                self.worker.end(id, reason(&error));
                 None
             }
         }

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use fairlock::{
-    AttachError, DetachError, FairLock, FairRwLock, FairSemaphore, Held, HoldHandle, LockClient, LockError, LockGuard,
-    Loss, Permit, ReadGuard, UnlockError, WriteGuard,
+    DetachError, FairLock, FairRwLock, FairSemaphore, HandleError, Held, HoldHandle, LockClient, LockError, LockGuard,
+    Loss, Permit, ReadGuard, Tried, UnlockError, WriteGuard,
 };
 
 /// What a writer takes of a read-write lock. A reader takes one.
@@ -71,7 +71,7 @@ impl Guard for WriteGuard {
 /// A guard that a handle can be made of.
 pub trait Detachable: Guard + Sized {
     fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError<Self>>> + Send;
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send;
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send;
 }
 
 impl Detachable for LockGuard {
@@ -79,7 +79,7 @@ impl Detachable for LockGuard {
         LockGuard::detach(self, lease)
     }
 
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send {
         client.attach(handle)
     }
 }
@@ -89,7 +89,7 @@ impl Detachable for Permit {
         Permit::detach(self, lease)
     }
 
-    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, AttachError>> + Send {
+    fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send {
         client.attach_permit(handle)
     }
 }
@@ -103,7 +103,7 @@ pub trait Wanted: Sync {
     fn share(&self) -> String;
     fn wait(&self) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
     fn wait_for(&self, limit: Duration) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
-    fn try_it(&self) -> impl Future<Output = Result<Option<Self::Guard>, LockError>> + Send;
+    fn try_it(&self) -> impl Future<Output = Result<Tried<Self::Guard>, LockError>> + Send;
 }
 
 impl Wanted for FairLock {
@@ -125,7 +125,7 @@ impl Wanted for FairLock {
         self.lock_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<LockGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send {
         self.try_lock()
     }
 }
@@ -156,7 +156,7 @@ impl Wanted for Permits {
         self.semaphore.acquire_many_timeout(self.weight, limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<Permit>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send {
         self.semaphore.try_acquire_many(self.weight)
     }
 }
@@ -182,7 +182,7 @@ impl Wanted for Reads {
         self.0.read_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<ReadGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<ReadGuard>, LockError>> + Send {
         self.0.try_read()
     }
 }
@@ -208,7 +208,7 @@ impl Wanted for Writes {
         self.0.write_timeout(limit)
     }
 
-    fn try_it(&self) -> impl Future<Output = Result<Option<WriteGuard>, LockError>> + Send {
+    fn try_it(&self) -> impl Future<Output = Result<Tried<WriteGuard>, LockError>> + Send {
         self.0.try_write()
     }
 }

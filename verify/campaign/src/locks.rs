@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
-use fairlock::{Unlocked, WithError, owner};
+use fairlock::{Tried, Unlocked, WithError, owner};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running, reason};
@@ -96,7 +96,7 @@ impl Caller {
             Ok(all) => {
                 let mut guards = all.into_guards();
                 guards.sort_by_key(|guard| names.iter().position(|name| *name == guard.name()));
-                let told = |(id, guard)| self.worker.told(id, Ok(Some(guard)), None);
+                let told = |(id, guard)| self.worker.told(id, Ok(Tried::Acquired(guard)), None);
                 let held: Vec<_> = ids.into_iter().zip(guards).filter_map(told).collect();
                 for (id, guard) in held {
                     self.section(id, guard, Duration::ZERO).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{Ended, Held, Loss, Permit, ShrinkError, WriteGuard};
+use fairlock::{Ended, Held, HoldError, Loss, Permit, WriteGuard};
 use tokio::time::sleep;
 
 use crate::caller::{Caller, Running};
@@ -97,7 +97,7 @@ impl Caller {
         let left = self.rng.u32(1..weight);
         self.shrinks(id, left);
         match unless_lost(permit.held(), permit.shrink_to(left)).await {
-            Err(loss) | Ok(Err(ShrinkError::Lost(loss))) => self.worker.lost(id, loss, 0),
+            Err(loss) | Ok(Err(HoldError::Lost(loss))) => self.worker.lost(id, loss, 0),
             Ok(_) => self.section(id, permit, length / 2).await,
         }
     }

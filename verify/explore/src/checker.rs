@@ -85,10 +85,10 @@ impl Checker {
                 self.grants.insert((client, call), *token);
                 self.valid(client, call, caller, *until, now);
             }
-            Outcome::Failed(CallError::Timeout) if caller.limit.is_none() => {
+            Outcome::Failed(CallError::Timeout(_)) if caller.limit.is_none() => {
                 self.breaks(format!("c{client} {call:?}: a wait without a limit ends"));
             }
-            Outcome::Failed(CallError::Timeout | CallError::Unreachable(_))
+            Outcome::Failed(CallError::Timeout(_) | CallError::Unreachable(_))
                 if caller.limit.is_some_and(|limit| now < limit) =>
             {
                 self.breaks(format!("c{client} {call:?}: it times out too early"));
@@ -96,7 +96,7 @@ impl Checker {
             Outcome::PassedOver if caller.state == State::Holds => {
                 self.breaks(format!("P8: c{client} {call:?}: a guard is passed over that was claimed"));
             }
-            Outcome::Busy if caller.waits => {
+            Outcome::Busy(_) if caller.waits => {
                 self.breaks(format!("c{client} {call:?}: who waits hears that it is busy"));
             }
             _ => self.ends(client, call),

@@ -12,7 +12,7 @@ use fairlock_proto::keys::{self, Keys, Kind, Share};
 use fairlock_proto::push::Push;
 use fairlock_proto::reply::{Decode, Field, Fields, Head, ScriptReply};
 use fairlock_proto::request::{Answer, Reply, Request};
-use fairlock_proto::requests::acquire::{Acquire, Mode};
+use fairlock_proto::requests::acquire::{Acquire, Acquired, Mode};
 use fairlock_proto::requests::boot::{Boot, Booted};
 use fairlock_proto::requests::force_unlock::ForceUnlock;
 use fairlock_proto::requests::give::Give;
@@ -776,6 +776,12 @@ fn answer_of(request: &Request, reply: &ScriptReply) -> Reply {
     if let Answer::Inspected(inspected) = &mut answer {
         inspected.holders.iter_mut().for_each(|holder| (holder.since, holder.label) = Default::default());
         inspected.queue.iter_mut().for_each(|place| place.label.clear());
+    }
+    if let Answer::Acquired(Acquired::Queued { holder, .. } | Acquired::Busy { holder, .. }) = &mut answer {
+        *holder = None;
+    }
+    if let Answer::Polled(polled) = &mut answer {
+        polled.held_by = None;
     }
     Reply { server_micros, answer }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fairlock::simulation::{Task, owner_id};
 use fairlock::{
-    AttachError, DetachError, DetachRefusal, ExtendError, FairLock, HandleError, HoldHandle, LockClient, LockError,
-    LockGuard, Loss, Owner, RequestError, UnlockError, Unlocked, owner,
+    DetachError, FairLock, HandleError, HoldError, HoldHandle, LockClient, LockError, LockGuard, Loss, Owner,
+    RequestError, UnlockError, Unlocked, owner,
 };
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{sleep, timeout};
@@ -105,10 +105,10 @@ impl Actor {
                 // Cancelled by its caller.
                 0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
                     self.world.fault("cancellations");
-                    Err(LockError::Timeout)
+                    Err(LockError::Timeout { holder: None })
                 }),
                 1 => lock.lock_timeout(limit).await,
-                2 => lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                2 => lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)),
                 _ => lock.lock().await,
             }
         };
@@ -140,7 +140,7 @@ impl Actor {
 
     /// A call since then (common time, ms) that was not cut short: if others are to have had one of its names, they had.
     fn check_timeout(&self, error: &LockError, locks: &[&FairLock], since: i64) {
-        let owner = owner::current().filter(|_| matches!(error, LockError::Timeout));
+        let owner = owner::current().filter(|_| matches!(error, LockError::Timeout { .. }));
         let Some(owner) = owner.map(|owner| owner_id(&self.client, owner)) else { return };
         let (keys, now): (Vec<_>, _) = (locks.iter().map(|lock| key(lock)).collect(), self.world.server_ms());
         self.world.state().checker.check_timeout(&keys, &owner, since, now);
@@ -178,7 +178,7 @@ impl Actor {
         self.note("gets nothing", || error.to_string());
         let expected = match error {
             // Whether a loss was allowed is checked at the unlock.
-            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
+            LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } => true,
             // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
             // that shares a few of them.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
@@ -249,9 +249,9 @@ impl Actor {
             let _waiting = (Waiting::begin(self), Gathering::begin(self));
             let asking = async {
                 match kind {
-                    0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout)),
+                    0 => timeout(limit, all.lock()).await.unwrap_or(Err(LockError::Timeout { holder: None })),
                     1 => all.lock_timeout(limit).await,
-                    2 => all.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)),
+                    2 => all.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)),
                     _ => all.lock().await,
                 }
             };
@@ -277,7 +277,7 @@ impl Actor {
         let held: Vec<_> = held.collect();
         for (lock, held) in &held {
             // Some were got a while ago, and a failover may have lost them since.
-            self.add(self.claim(lock, held.clone(), None));
+            self.add(self.claim(lock, held.held(), None));
         }
         for (lock, held) in &held {
             self.work(lock, held.token()).await;
@@ -322,22 +322,18 @@ impl Actor {
         }
     }
 
-    fn check_attach(&self, handle: &HoldHandle, error: &AttachError, begun: Duration, rested: bool) {
+    fn check_attach(&self, handle: &HoldHandle, error: &HandleError, begun: Duration, rested: bool) {
         self.note("attaches nothing", || error.to_string());
         let expected = match error {
             // Its lease may be over, or the detach had no answer.
-            AttachError::Handle(HandleError::Lost) => {
+            HandleError::Lost => {
                 self.is_lost(handle);
                 true
             }
-            AttachError::Handle(HandleError::Request(RequestError::RuntimeGone)) => !self.has_runtime(),
-            AttachError::Handle(HandleError::Request(RequestError::Closed)) | AttachError::Unreachable(_)
-                if self.is_closed() =>
-            {
-                true
-            }
-            AttachError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
-            AttachError::Unreachable(_) | AttachError::Handle(HandleError::Request(RequestError::Refused(_))) => {
+            HandleError::Request(RequestError::RuntimeGone) => !self.has_runtime(),
+            HandleError::Request(RequestError::Closed) | HandleError::Unreachable(_) if self.is_closed() => true,
+            HandleError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
+            HandleError::Unreachable(_) | HandleError::Request(RequestError::Refused(_)) => {
                 rested || self.world.is_settling() || self.world.was_down_since(begun)
             }
             _ => false,
@@ -583,10 +579,10 @@ impl Section<'_> {
             }
             Ok(()) => {}
             // It would outlast `max_hold`, which counts from the hold's begin.
-            Err(ExtendError::Lease(_))
+            Err(HoldError::Lease(_))
                 if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
-            Err(ExtendError::Request(RequestError::Closed)) if actor.is_closed() => {}
-            Err(error @ (ExtendError::Lease(_) | ExtendError::Request(RequestError::Closed))) => {
+            Err(HoldError::Request(RequestError::Closed)) if actor.is_closed() => {}
+            Err(error @ (HoldError::Lease(_) | HoldError::Request(RequestError::Closed))) => {
                 report("errors", format!("{token} was not extended: {error}"));
             }
             Err(error) if is_sure && actor.has_runtime() && !world.was_down_since(begun) => {
@@ -653,7 +649,7 @@ impl Section<'_> {
     fn goes_on_after(
         &mut self,
         guard: LockGuard,
-        reason: &DetachRefusal,
+        reason: &HoldError,
         (begun, lasts_until): (Duration, Duration),
         is_nested: bool,
     ) {
@@ -665,14 +661,14 @@ impl Section<'_> {
             self.safe = None;
         }
         let expected = match reason {
-            DetachRefusal::Nested(_) => is_nested,
-            DetachRefusal::Lost(_) => !self.must_be_held(token),
-            DetachRefusal::Request(RequestError::NotSent(_)) if world.is_overloaded(actor.client.id()) => true,
-            DetachRefusal::Request(RequestError::NotSent(_) | RequestError::Refused(_)) => {
+            HoldError::Nested(_) => is_nested,
+            HoldError::Lost(_) => !self.must_be_held(token),
+            HoldError::Request(RequestError::NotSent(_)) if world.is_overloaded(actor.client.id()) => true,
+            HoldError::Request(RequestError::NotSent(_) | RequestError::Refused(_)) => {
                 world.is_settling() || world.was_down_since(begun)
             }
-            DetachRefusal::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
-            DetachRefusal::Request(RequestError::Closed) => actor.is_closed(),
+            HoldError::Request(RequestError::RuntimeGone) => !actor.has_runtime(),
+            HoldError::Request(RequestError::Closed) => actor.is_closed(),
             _ => false,
         };
         if !expected {
@@ -747,7 +743,7 @@ impl Section<'_> {
         // The background takes back a request without an answer.
         self.dropped |= one.is_err() || other.is_err();
         one.into_iter().for_each(|guard| self.nested(guard));
-        other.into_iter().flatten().for_each(|guard| self.nested(guard));
+        other.into_iter().filter_map(|tried| tried.into_result().ok()).for_each(|guard| self.nested(guard));
     }
 
     /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.

@@ -1452,8 +1452,8 @@ impl Checker {
         let exact = !lock.inexact;
         let has_place = |ticket: &&String| lock.queue.iter().any(|waiter| waiter.ticket == **ticket);
         let missing: Vec<_> = ran.args[4..].iter().filter(|ticket| !has_place(ticket)).cloned().collect();
-        let told: Vec<_> =
-            reply[13..].iter().map(|index| ran.args[3 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
+        let told = reply[14..].iter().take(number(reply, 13));
+        let told: Vec<_> = told.map(|index| ran.args[3 + index.parse::<usize>().unwrap_or(1)].clone()).collect();
         let known = lock.client(ran.client).lives(ran.at) && !lock.queue.is_empty();
         let first = lock.queue.first().is_some_and(|first| client_of(&first.ticket) == ran.client);
         let waits = ran.args[2] == "1" && !lock.queue.is_empty();
@@ -1528,8 +1528,9 @@ impl Checker {
             let now = self.now(ran);
             self.extended(key, token, now + number::<i64>(reply, 4));
         }
-        // P10: the last unlock stops the renewals.
-        if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {
+        // P10: the last unlock stops the renewals. One that was on its way for long may be redirected, and is sent anew then.
+        let is_redirected = self.redirected.contains(&(ran.client.to_owned(), ran.args[0].clone()));
+        if !is_redirected && self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {
             self.violated("P10", format!("{} renews {token}, which it has freed", ran.client));
         }
     }

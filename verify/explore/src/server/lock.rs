@@ -48,7 +48,7 @@ impl Run<'_> {
         let waits = matches!(mode, Mode::Queue);
         match &self.name.holder {
             Some(_) if !ours && waits => return self.join(acquire),
-            Some(_) if !ours => return Acquired::Busy { more: false },
+            Some(_) if !ours => return Acquired::Busy { more: false, holder: None },
             Some(holder) if holder.seq == *seq => return self.held(*lease),
             Some(holder) if holder.seq > *seq => return Acquired::Over,
             _ => {}
@@ -92,7 +92,7 @@ impl Run<'_> {
         }
         if !waits {
             self.serve(found);
-            return Acquired::Busy { more: false };
+            return Acquired::Busy { more: false, holder: None };
         }
         // The caller must not stand before the winner (P3).
         let joined = self.join(acquire);
@@ -101,7 +101,7 @@ impl Run<'_> {
         let Acquired::Queued { more, known, .. } = joined else { return joined };
         let floor = if won { token } else { token - 1 };
         let lease_left = if won { self.lease_left() } else { self.frozen_for() };
-        Acquired::Queued { floor, lease_left, more, known }
+        Acquired::Queued { floor, lease_left, more, known, holder: None }
     }
 
     /// Only in the usual case: nothing is left of anyone.
@@ -130,7 +130,7 @@ impl Run<'_> {
         let known = (is_fresh && held_by_another) || self.hear_and_keep();
         let floor = self.name.holder.as_ref().map_or(0, |holder| holder.token);
         let lease_left = self.lease_left();
-        self.queued(acquire, is_new, Acquired::Queued { floor, lease_left, more: false, known })
+        self.queued(acquire, is_new, Acquired::Queued { floor, lease_left, more: false, known, holder: None })
     }
 
     /// The first live ticket of a reachable client. `heard`: a client that is about to be heard. `block`: see `met`.
@@ -276,7 +276,19 @@ impl Run<'_> {
         });
         let floor = holder.as_ref().map_or(floor, |holder| holder.token);
         let (granted, room_in, frozen_for) = (Vec::new(), None, None);
-        Polled { more: false, known, places, first, holder, granted, room_in, frozen_for, floor, missing }
+        Polled {
+            more: false,
+            known,
+            places,
+            first,
+            holder,
+            held_by: None,
+            granted,
+            room_in,
+            frozen_for,
+            floor,
+            missing,
+        }
     }
 
     pub fn raise(&mut self, Raise { owner, token, floor, .. }: &Raise) -> Raised {

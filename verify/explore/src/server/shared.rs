@@ -180,14 +180,14 @@ impl Run<'_> {
             return Acquired::Held { token, holds: 1, lease_left: *lease };
         }
         if !waits {
-            return Acquired::Busy { more: self.admit(found, None) };
+            return Acquired::Busy { more: self.admit(found, None), holder: None };
         }
         let floor = self.next_token() + found.winners.len() as u64 - 1;
         // The next caller must not stand before this one (P3).
         let (is_new, known) = (self.take_place(acquire), self.hear_and_keep());
         let more = self.admit(found, None);
         let lease_left = self.frozen_for().or_else(|| self.room_in());
-        self.queued(acquire, is_new, Acquired::Queued { floor, lease_left, more, known })
+        self.queued(acquire, is_new, Acquired::Queued { floor, lease_left, more, known, holder: None })
     }
 
     pub fn release_share(&mut self, release: &Release) -> Released {
@@ -292,7 +292,7 @@ impl Run<'_> {
         granted.extend(ours);
         let more = self.admit(found, None);
         let (places, room_in, frozen_for) = (self.name.queue.len() as u64, self.room_in(), self.frozen_for());
-        Polled { more, known, places, first, holder: None, granted, room_in, frozen_for, floor, missing }
+        Polled { more, known, places, first, holder: None, held_by: None, granted, room_in, frozen_for, floor, missing }
     }
 
     fn polled_share(&self, wanted: &str) -> Option<PolledHolder> {

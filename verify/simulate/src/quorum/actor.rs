@@ -100,7 +100,7 @@ impl Actor {
             // Cancelled by its caller, at any of its awaits.
             0 => timeout(limit, self.claimed(&lock, lock.lock())).await.unwrap_or_else(|_| {
                 self.world().fault("cancellations");
-                Err(LockError::Timeout)
+                Err(LockError::Timeout { holder: None })
             }),
             1 => self.claimed(&lock, lock.lock_timeout(limit)).await,
             2 => self.try_lock(&lock, is_first).await,
@@ -119,7 +119,7 @@ impl Actor {
                     2 if !is_first => Some(self.node_timeout),
                     _ => None,
                 };
-                if is_first && !kind.is_multiple_of(5) && matches!(error, LockError::Timeout) {
+                if is_first && !kind.is_multiple_of(5) && matches!(error, LockError::Timeout { .. }) {
                     self.check_timeout(&lock, &asked);
                 }
                 self.check_error(&error, begun, limit);
@@ -152,7 +152,7 @@ impl Actor {
     async fn try_lock(&self, lock: &FairLock, is_first: bool) -> Got {
         let begun = self.world().elapsed();
         let known = self.trial.are_away_since().is_some_and(|since| begun > since + 2 * self.operation_timeout);
-        let call = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
+        let call = async { lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)) };
         let outcome = self.claimed(lock, call).await;
         let took = self.world().elapsed() - begun;
         // Not the node's time: before it, this owner's releases are answered, and after it, those of a try without
@@ -168,7 +168,7 @@ impl Actor {
     fn check_error(&self, error: &LockError, begun: Duration, limit: Option<Duration>) {
         self.note("gets nothing", || format!("{error:?}"));
         let expected = match error {
-            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } => true,
+            LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } => true,
             // No other owner was seen by then.
             LockError::Unreachable(_) if limit.is_some_and(|limit| limit < self.node_timeout + TRIPS) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => !self.trial.was_steady_since(begun),
@@ -369,7 +369,7 @@ impl Section<'_> {
             return;
         }
         let lock = self.lock;
-        let trying = async { lock.try_lock().await.and_then(|guard| guard.ok_or(LockError::Timeout)) };
+        let trying = async { lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)) };
         // As each is there: it may be lost while the other one waits.
         let checked = async |call: Pin<Box<dyn Future<Output = _> + Send>>| {
             self.actor.claimed(lock, call).await.inspect(|claimed| self.check_nested(claimed))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, HandleError, HoldHandle};
+use fairlock::{DetachError, HandleError, HoldHandle, Tried};
 
 use super::Scenario;
 use super::resting::begin;
@@ -96,7 +96,7 @@ impl Caller {
         }
     }
 
-    async fn attaches(&mut self, handle: &HoldHandle) -> Result<(), AttachError> {
+    async fn attaches(&mut self, handle: &HoldHandle) -> Result<(), HandleError> {
         self.says("attaches the handle");
         let (client, handle) = (self.client.clone(), handle.clone());
         let guard = self.in_scope(async move { client.attach(&handle).await }).await?;
@@ -105,8 +105,8 @@ impl Caller {
     }
 }
 
-fn is_lost<T>(outcome: &Result<T, AttachError>) -> bool {
-    matches!(outcome, Err(AttachError::Handle(HandleError::Lost)))
+fn is_lost<T>(outcome: &Result<T, HandleError>) -> bool {
+    matches!(outcome, Err(HandleError::Lost))
 }
 
 /// A detach without an answer, which is served 150 ms later.
@@ -201,7 +201,7 @@ async fn an_acquire_behind_a_detach(world: Arc<World>) {
     stage.expect(released.is_ok(), "B releases the handle");
     stage.passes(ms(10)).await;
     let is_free = b.client.lock(NAME).try_lock().await;
-    stage.expect(matches!(is_free, Ok(Some(_))), "the lock is free");
+    stage.expect(matches!(is_free, Ok(Tried::Acquired(_))), "the lock is free");
     drop(is_free);
     stage.ends([a, b]).await;
 }

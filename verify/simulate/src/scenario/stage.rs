@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::{self, Looks, Slot, Snapshot, address};
-use fairlock::{EmbeddedServer, FairLock, Held, LockClient, LockClientBuilder, LockError, LockGuard, Owner};
+use fairlock::{EmbeddedServer, FairLock, Held, LockClient, LockClientBuilder, LockError, LockGuard, Owner, Tried};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -76,7 +76,7 @@ impl Stage {
     pub async fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
         let (client, looks) = self.connect(name, with);
         // So that it knows the clock of the server.
-        if let Ok(Some(guard)) = client.lock(ANOTHER).try_lock().await {
+        if let Ok(Tried::Acquired(guard)) = client.lock(ANOTHER).try_lock().await {
             let _ = guard.unlock().await;
         }
         let (lock, owner) = (client.lock(NAME), Owner::new());

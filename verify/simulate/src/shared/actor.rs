@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlock::simulation::owner_id;
-use fairlock::{FairRwLock, FairSemaphore, Held, LockClient, LockError, Permit, ReadGuard, WriteGuard, owner};
+use fairlock::{FairRwLock, FairSemaphore, Held, LockClient, LockError, Permit, ReadGuard, Tried, WriteGuard, owner};
 use tokio::time::timeout;
 
 use super::checker::Claim;
@@ -103,18 +103,21 @@ impl Actor {
         self.note("wants", || format!("{weight} of {}", semaphore.name()));
         let _waits = self.waits();
         let outcome = match self.how() {
-            How::Waits => semaphore.acquire_many(weight).await.map(Some),
-            How::Limited(limit) => semaphore.acquire_many_timeout(weight, limit).await.map(Some),
+            How::Waits => semaphore.acquire_many(weight).await.map(Tried::Acquired),
+            How::Limited(limit) => semaphore.acquire_many_timeout(weight, limit).await.map(Tried::Acquired),
             How::Tries => semaphore.try_acquire_many(weight).await,
             How::Cancelled(limit) => {
                 self.world().fault("cancellations");
-                timeout(limit, semaphore.acquire_many(weight)).await.unwrap_or(Err(LockError::Timeout)).map(Some)
+                timeout(limit, semaphore.acquire_many(weight))
+                    .await
+                    .unwrap_or(Err(LockError::Timeout { holder: None }))
+                    .map(Tried::Acquired)
             }
         };
         drop(_waits);
         match outcome {
-            Ok(Some(permit)) => self.has_permits(&semaphore, permit, weight).await,
-            Ok(None) => {}
+            Ok(Tried::Acquired(permit)) => self.has_permits(&semaphore, permit, weight).await,
+            Ok(Tried::Busy(_)) => {}
             Err(error) => self.check_error(&error),
         }
     }
@@ -198,46 +201,53 @@ impl Actor {
         let waits = self.waits();
         if writes {
             let outcome = match how {
-                How::Waits => lock.write().await.map(Some),
-                How::Limited(limit) => lock.write_timeout(limit).await.map(Some),
+                How::Waits => lock.write().await.map(Tried::Acquired),
+                How::Limited(limit) => lock.write_timeout(limit).await.map(Tried::Acquired),
                 How::Tries => lock.try_write().await,
-                How::Cancelled(limit) => {
-                    timeout(limit, lock.write()).await.unwrap_or(Err(LockError::Timeout)).map(Some)
-                }
+                How::Cancelled(limit) => timeout(limit, lock.write())
+                    .await
+                    .unwrap_or(Err(LockError::Timeout { holder: None }))
+                    .map(Tried::Acquired),
             };
             drop(waits);
-            *has_given_up |= !matches!(outcome, Ok(Some(_)));
+            *has_given_up |= !matches!(outcome, Ok(Tried::Acquired(_)));
             self.check_busy(lock, is_judged.then_some(begun), &outcome);
             match outcome {
-                Ok(Some(guard)) => self.has_written(lock, guard).await,
-                Ok(None) => {}
+                Ok(Tried::Acquired(guard)) => self.has_written(lock, guard).await,
+                Ok(Tried::Busy(_)) => {}
                 Err(error) => self.check_error(&error),
             }
             return;
         }
         let outcome = match how {
-            How::Waits => lock.read().await.map(Some),
-            How::Limited(limit) => lock.read_timeout(limit).await.map(Some),
+            How::Waits => lock.read().await.map(Tried::Acquired),
+            How::Limited(limit) => lock.read_timeout(limit).await.map(Tried::Acquired),
             How::Tries => lock.try_read().await,
-            How::Cancelled(limit) => timeout(limit, lock.read()).await.unwrap_or(Err(LockError::Timeout)).map(Some),
+            How::Cancelled(limit) => timeout(limit, lock.read())
+                .await
+                .unwrap_or(Err(LockError::Timeout { holder: None }))
+                .map(Tried::Acquired),
         };
         drop(waits);
-        *has_given_up |= !matches!(outcome, Ok(Some(_)));
+        *has_given_up |= !matches!(outcome, Ok(Tried::Acquired(_)));
         self.check_busy(lock, is_judged.then_some(begun), &outcome);
         match outcome {
-            Ok(Some(guard)) => {
+            Ok(Tried::Acquired(guard)) => {
                 let token = guard.token();
                 self.begins(&key_of(lock.name()), guard.held(), 1);
                 self.reads(lock, guard, token).await;
             }
-            Ok(None) => {}
+            Ok(Tried::Busy(_)) => {}
             Err(error) => self.check_error(&error),
         }
     }
 
     /// If a call of this scope was told that others have the lock, they had. `since`: when it began, if it is judged.
-    fn check_busy<T>(&self, lock: &FairRwLock, since: Option<i64>, outcome: &Result<Option<T>, LockError>) {
-        let Some(begun) = since.filter(|_| matches!(outcome, Ok(None) | Err(LockError::Timeout))) else { return };
+    fn check_busy<T>(&self, lock: &FairRwLock, since: Option<i64>, outcome: &Result<Tried<T>, LockError>) {
+        let Some(begun) = since.filter(|_| matches!(outcome, Ok(Tried::Busy(_)) | Err(LockError::Timeout { .. })))
+        else {
+            return;
+        };
         let Some(owner) = owner::current().map(|owner| owner_id(&self.client, owner)) else { return };
         self.trial.checker().check_busy(&key_of(lock.name()), &owner, begun, self.world().server_ms());
         self.trial.report();
@@ -352,7 +362,7 @@ impl Actor {
         // `Permits`: of a number that `set_permits` has set below this weight.
         let expected = matches!(
             error,
-            LockError::Timeout | LockError::Lost | LockError::QueueFull { .. } | LockError::Permits { .. }
+            LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } | LockError::Permits { .. }
         );
         if !expected && self.is_undisturbed() {
             self.report("errors", format!("without faults: {error:?}"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fairlock::{AttachError, DetachError, DetachRefusal, FairSemaphore, HandleError, HoldHandle, Permit, RequestError};
+use fairlock::{DetachError, FairSemaphore, HandleError, HoldError, HoldHandle, Permit, RequestError};
 use tokio::time::timeout;
 
 use super::actor::Actor;
@@ -63,11 +63,11 @@ impl Actor {
         None
     }
 
-    fn is_still_there(&self, (name, weight): (&str, u32), permit: &Permit, reason: &DetachRefusal, is_sure: bool) {
+    fn is_still_there(&self, (name, weight): (&str, u32), permit: &Permit, reason: &HoldError, is_sure: bool) {
         self.note("keeps", || format!("{}: {reason}", permit.token()));
         let expected = match reason {
-            DetachRefusal::Lost(_) => !is_sure || !self.must_be_held(name, permit.token()),
-            DetachRefusal::Nested(_) | DetachRefusal::SeveralServers | DetachRefusal::Lease(_) => false,
+            HoldError::Lost(_) => !is_sure || !self.must_be_held(name, permit.token()),
+            HoldError::Nested(_) | HoldError::SeveralServers | HoldError::Lease(_) => false,
             _ => !self.is_undisturbed(),
         };
         if !expected {
@@ -151,14 +151,13 @@ impl Actor {
                 let semaphore: FairSemaphore = self.client.semaphore(handle.name(), self.permits);
                 Box::pin(self.has_permits(&semaphore, permit, weight)).await;
             }
-            Err(AttachError::Handle(error)) => {
+            Err(HandleError::Unreachable(_)) if !self.is_undisturbed() => {}
+            Err(error) => {
                 if matches!(error, HandleError::Lost) {
                     self.trial.checker().is_spent(&posted.name, &posted.owner);
                 }
                 self.check_handle(&posted, &error);
             }
-            Err(AttachError::Unreachable(_)) if !self.is_undisturbed() => {}
-            Err(error) => self.report("errors", format!("not attached: {error}")),
         }
     }
 

@@ -1,0 +1,36 @@
+//! What an answer that is not "held" says of who has the lock, for a person to read.
+
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use crate::keys::label_of;
+use crate::reply::{Fields, Malformed};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBy {
+    pub label: Box<str>,
+    pub token: u64,
+    /// When it was granted, in server time since 1970.
+    pub since: Duration,
+    /// At the time of the answer.
+    pub lease_left: Option<Duration>,
+}
+
+impl Hash for HeldBy {
+    /// Nothing is decided by it: two states that differ in it alone behave alike.
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl HeldBy {
+    /// Reads the field `!grant` at the end of an answer. `None`: it is not there, or a client of another version has written it.
+    pub fn decode(lease_left: Option<Duration>, fields: &mut Fields<'_>) -> Option<Box<Self>> {
+        if fields.is_empty() { None } else { Self::of_grant(lease_left, fields).ok().map(Box::new) }
+    }
+
+    fn of_grant(lease_left: Option<Duration>, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
+        let _attempt = fields.natural()?;
+        let (token, seconds, micros) = (fields.token()?, fields.natural()?, fields.natural()?);
+        let since = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+        Ok(Self { label: label_of(fields.rest()?).into(), token, since, lease_left })
+    }
+}

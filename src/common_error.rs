@@ -1,0 +1,315 @@
+//! One error into which all others convert, and its kinds.
+
+use crate::driver::tried::Busy;
+use crate::error::{
+    CloseError, ConnectError, ConnectionInfoError, HoldError, LockError, Loss, NameError, OptionsError, RequestError,
+    UnlockAllError, UnlockError, WithError,
+};
+use crate::handle::{DetachError, HandleError, ParseHandleError};
+
+/// Any error of this library, for functions that call more than one part of it. `?` converts all others into it.
+///
+/// The error of a single call says more: match on that one where you can. Converting drops what else it carries: the output
+/// of a section ([`WithError`]), or the guard or the handle of a detach ([`DetachError`](crate::DetachError)). A guard that is dropped
+/// releases its hold.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use fairlock::{Error, ErrorKind, LockClient};
+///
+/// async fn work() -> Result<(), Error> {
+///     let client = LockClient::connect("redis://127.0.0.1/").await?;
+///     let guard = client.lock("orders:42").lock().await?;
+///     guard.extend(Duration::from_secs(60)).await?;
+///     let handle = guard.detach(Duration::from_secs(600)).await?;
+///     client.attach(&handle).await?.unlock().await?;
+///     Ok(client.close().await?)
+/// }
+///
+/// # async fn example() {
+/// match work().await {
+///     Ok(()) => {}
+///     Err(error) if error.is_retryable() => println!("later again: {error}"),
+///     Err(error) if error.kind() == ErrorKind::Misuse => panic!("a bug of ours: {error}"),
+///     Err(error) => println!("it needs somebody: {error}"),
+/// }
+/// # }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+#[non_exhaustive]
+pub enum Error {
+    /// Of [`connect`](crate::LockClient::connect).
+    Connect(#[from] ConnectError),
+    /// Of a call that acquires something.
+    Lock(#[from] LockError),
+    /// Of a call that does not wait, as an error: [`Tried::into_result`](crate::Tried::into_result).
+    Busy(#[from] Busy),
+    /// Of an unlock, or of the release of a permit.
+    Unlock(#[from] UnlockError),
+    /// Of the unlock of several names.
+    UnlockAll(#[from] UnlockAllError),
+    /// Of an extend, a shrink, a downgrade or a detach.
+    Hold(#[from] HoldError),
+    /// Of a call by a handle.
+    Handle(#[from] HandleError),
+    /// Of a text that should be a handle.
+    ParseHandle(#[from] ParseHandleError),
+    /// Of a single request, such as `status` or `force_unlock`.
+    Request(#[from] RequestError),
+    /// Of [`close`](crate::LockClient::close).
+    Close(#[from] CloseError),
+}
+
+/// What is wrong, by what a caller can do about it. See [`Error::kind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Others held it until the time of the call was over. Nothing is wrong.
+    Timeout,
+    /// Others have it, or as many wait as may, and the call did not wait. Nothing is wrong.
+    Busy,
+    /// There was no answer in time, so it is not known what the server did. It may pass by itself.
+    Unreachable,
+    /// The server refused. Somebody has to mend the server, or its ACL.
+    Refused,
+    /// What was held is lost, or the handle holds nothing. Stop the work that relied on it.
+    Lost,
+    /// The client is closed, or its runtime has ended.
+    Closed,
+    /// The call, or the configuration, can never succeed as it is.
+    Misuse,
+}
+
+impl Error {
+    /// What is wrong.
+    ///
+    /// ```
+    /// use fairlock::{Error, ErrorKind, LockError, Loss, UnlockError};
+    ///
+    /// assert_eq!(Error::from(LockError::Closed).kind(), ErrorKind::Closed);
+    /// assert_eq!(Error::from(UnlockError::Lost(Loss::Expired)).kind(), ErrorKind::Lost);
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Connect(error) => of_connect(error),
+            Self::Lock(error) => of_lock(error),
+            Self::Busy(_) => ErrorKind::Busy,
+            Self::Unlock(error) => of_unlock(error),
+            Self::UnlockAll(error) => of_unlock(&error.first),
+            Self::Hold(error) => of_hold(error),
+            Self::Handle(error) => of_handle(error),
+            Self::ParseHandle(_) => ErrorKind::Misuse,
+            Self::Request(error) => of_request(error),
+            Self::Close(_) => ErrorKind::Unreachable,
+        }
+    }
+
+    /// Whether the same call may succeed later, with nothing changed by a person, and does no harm if an earlier one was served
+    /// after all. A `force_unlock` without an answer is not retryable: a second one could end the next holder's lock. Nor is
+    /// an unlock: the client goes on with it by itself.
+    ///
+    /// ```
+    /// use fairlock::{Error, LockError};
+    ///
+    /// assert!(!Error::from(LockError::Closed).is_retryable());
+    /// ```
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Lock(error) => error.is_retryable(),
+            Self::Busy(_) => true,
+            Self::Connect(_) => self.kind() == ErrorKind::Unreachable,
+            Self::Handle(HandleError::OwnerBusy | HandleError::Unreachable(_)) => true,
+            Self::Request(error)
+            | Self::Hold(HoldError::Request(error))
+            | Self::Handle(HandleError::Request(error)) => {
+                matches!(error, RequestError::NotSent(_))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<T> From<WithError<T>> for Error {
+    fn from(error: WithError<T>) -> Self {
+        match error {
+            WithError::Lock(error) => error.into(),
+            WithError::Unlock { source, .. } => source.into(),
+        }
+    }
+}
+
+impl<G> From<DetachError<G>> for Error {
+    fn from(error: DetachError<G>) -> Self {
+        match error {
+            DetachError::Refused { reason, .. } => reason.into(),
+            DetachError::Unanswered { cause, .. } => RequestError::Unanswered(cause).into(),
+        }
+    }
+}
+
+impl From<OptionsError> for Error {
+    fn from(error: OptionsError) -> Self {
+        ConnectError::from(error).into()
+    }
+}
+
+impl From<ConnectionInfoError> for Error {
+    fn from(error: ConnectionInfoError) -> Self {
+        ConnectError::from(error).into()
+    }
+}
+
+impl From<NameError> for Error {
+    fn from(error: NameError) -> Self {
+        LockError::from(error).into()
+    }
+}
+
+/// Of a downgrade.
+impl From<Loss> for Error {
+    fn from(loss: Loss) -> Self {
+        HoldError::Lost(loss).into()
+    }
+}
+
+fn of_connect(error: &ConnectError) -> ErrorKind {
+    match error {
+        ConnectError::Unreachable { .. }
+        | ConnectError::NoMasters { .. }
+        | ConnectError::NoQuorum { .. }
+        | ConnectError::UnknownService { .. }
+        | ConnectError::NoMajority { .. }
+        | ConnectError::CredentialsProvider(_)
+        | ConnectError::CertificatesProvider(_) => ErrorKind::Unreachable,
+        ConnectError::Server { cause, .. } => of_connect(cause),
+        ConnectError::Credentials(_)
+        | ConnectError::SentinelCredentials { .. }
+        | ConnectError::Certificate { .. }
+        | ConnectError::Rights { .. }
+        | ConnectError::Refused(_) => ErrorKind::Refused,
+        _ => ErrorKind::Misuse,
+    }
+}
+
+fn of_lock(error: &LockError) -> ErrorKind {
+    match error {
+        LockError::Timeout { .. } => ErrorKind::Timeout,
+        LockError::QueueFull { .. } => ErrorKind::Busy,
+        LockError::Unreachable(_) => ErrorKind::Unreachable,
+        LockError::Refused(_) => ErrorKind::Refused,
+        LockError::Lost => ErrorKind::Lost,
+        LockError::Closed | LockError::RuntimeGone => ErrorKind::Closed,
+        LockError::SelfWait
+        | LockError::WouldDeadlock
+        | LockError::Name(_)
+        | LockError::Lease(_)
+        | LockError::Label(_)
+        | LockError::Permits { .. }
+        | LockError::SeveralServers => ErrorKind::Misuse,
+    }
+}
+
+fn of_unlock(error: &UnlockError) -> ErrorKind {
+    match error {
+        UnlockError::Lost(_) => ErrorKind::Lost,
+        UnlockError::Refused { .. } => ErrorKind::Refused,
+        UnlockError::Unknown { .. } => ErrorKind::Unreachable,
+        UnlockError::RuntimeGone { .. } => ErrorKind::Closed,
+    }
+}
+
+fn of_hold(error: &HoldError) -> ErrorKind {
+    match error {
+        HoldError::Lost(_) => ErrorKind::Lost,
+        HoldError::Request(error) => of_request(error),
+        HoldError::Lease(_) | HoldError::Nested(_) | HoldError::Permits { .. } | HoldError::SeveralServers => {
+            ErrorKind::Misuse
+        }
+    }
+}
+
+fn of_handle(error: &HandleError) -> ErrorKind {
+    match error {
+        HandleError::OwnerBusy => ErrorKind::Busy,
+        HandleError::Unreachable(_) => ErrorKind::Unreachable,
+        HandleError::Lost => ErrorKind::Lost,
+        HandleError::Request(error) => of_request(error),
+        HandleError::OtherKind { .. }
+        | HandleError::OtherPrefix { .. }
+        | HandleError::SeveralServers
+        | HandleError::Lease(_) => ErrorKind::Misuse,
+    }
+}
+
+fn of_request(error: &RequestError) -> ErrorKind {
+    match error {
+        RequestError::NotSent(_) | RequestError::Unanswered(_) => ErrorKind::Unreachable,
+        RequestError::Refused(_) => ErrorKind::Refused,
+        RequestError::Closed | RequestError::RuntimeGone => ErrorKind::Closed,
+        RequestError::Name(_) | RequestError::SeveralServers => ErrorKind::Misuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::error::{Cause, Refusal};
+
+    fn cause() -> Cause {
+        Arc::new(std::io::Error::other("the cable is cut"))
+    }
+
+    #[test]
+    fn each_kind_says_what_a_caller_can_do() {
+        let refusal = Refusal::new("NOPERM", "no permission");
+        let unknown = UnlockError::Unknown { until: Instant::now(), cause: cause() };
+        let cases: [(Error, ErrorKind); 15] = [
+            (LockError::Timeout { holder: None }.into(), ErrorKind::Timeout),
+            (LockError::QueueFull { waiters: 7 }.into(), ErrorKind::Busy),
+            (Busy::default().into(), ErrorKind::Busy),
+            (LockError::Unreachable(cause()).into(), ErrorKind::Unreachable),
+            (LockError::Refused(refusal.clone()).into(), ErrorKind::Refused),
+            (LockError::SelfWait.into(), ErrorKind::Misuse),
+            (NameError::Empty.into(), ErrorKind::Misuse),
+            (
+                ConnectError::Unreachable { address: "127.0.0.1:1".into(), cause: cause() }.into(),
+                ErrorKind::Unreachable,
+            ),
+            (ConnectError::Credentials(refusal).into(), ErrorKind::Refused),
+            (ConnectionInfoError::Insecure.into(), ErrorKind::Misuse),
+            (UnlockError::Lost(Loss::Expired).into(), ErrorKind::Lost),
+            (unknown.into(), ErrorKind::Unreachable),
+            (Loss::Forced.into(), ErrorKind::Lost),
+            (HandleError::Lost.into(), ErrorKind::Lost),
+            (RequestError::Closed.into(), ErrorKind::Closed),
+        ];
+        for (error, kind) in cases {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
+
+    /// A second run of it may do harm: it could end the hold of the next owner.
+    #[test]
+    fn what_may_have_run_is_not_retryable() {
+        assert!(Error::from(RequestError::NotSent(cause())).is_retryable());
+        assert!(!Error::from(RequestError::Unanswered(cause())).is_retryable());
+        assert!(!Error::from(UnlockError::Unknown { until: Instant::now(), cause: cause() }).is_retryable());
+        assert!(Error::from(LockError::Unreachable(cause())).is_retryable());
+    }
+
+    /// What a section returned, or a guard, goes; the reason stays.
+    #[test]
+    fn an_error_that_carries_something_keeps_its_reason() {
+        let lost = WithError::Unlock { output: 7, source: UnlockError::Lost(Loss::Expired) };
+        assert!(matches!(Error::from(lost), Error::Unlock(UnlockError::Lost(Loss::Expired))));
+        let refused = DetachError::Refused { guard: (), reason: HoldError::Nested(2) };
+        assert!(matches!(Error::from(refused), Error::Hold(HoldError::Nested(2))));
+    }
+}

@@ -1,0 +1,138 @@
+//! What a call that does not wait came to.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fairlock_proto::held_by as machine;
+
+/// What a call that does not wait came to: `try_lock` and its like.
+///
+/// ```
+/// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+/// use fairlock::Tried;
+///
+/// match client.lock("nightly").try_lock().await? {
+///     Tried::Acquired(guard) => guard.unlock().await.map(drop)?,
+///     Tried::Busy(busy) => println!("not tonight: {busy}"),
+/// }
+/// # Ok(()) }) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped gives up what it holds: keep it for as long as the work takes"]
+pub enum Tried<G> {
+    /// It was free. The guard holds it.
+    Acquired(G),
+    /// Others have it or are first. Nothing is held, and no place in the queue is kept.
+    Busy(Busy),
+}
+
+impl<G> Tried<G> {
+    /// The guard, or that others have it, which is an error then: `lock.try_lock().await?.into_result()?`.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// # async fn work(client: fairlock::LockClient) -> Result<(), fairlock::Error> {
+    /// let guard = client.lock("nightly").try_lock().await?.into_result()?;
+    /// guard.unlock().await?;
+    /// # Ok(()) }
+    /// # work(client).await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Busy`].
+    pub fn into_result(self) -> Result<G, Busy> {
+        match self {
+            Self::Acquired(guard) => Ok(guard),
+            Self::Busy(busy) => Err(busy),
+        }
+    }
+
+    /// Whether others have it.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let lock = client.lock("nightly");
+    /// let guard = lock.lock().await?;
+    /// assert!(lock.try_lock().await?.is_busy());
+    /// # drop(guard);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_))
+    }
+
+    /// The same with what `change` makes of the guard.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let tried = client.lock("nightly").try_lock().await?;
+    /// let token = tried.map(|guard| guard.token()).into_result()?;
+    /// # assert!(token > 0);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn map<T>(self, change: impl FnOnce(G) -> T) -> Tried<T> {
+        match self {
+            Self::Acquired(guard) => Tried::Acquired(change(guard)),
+            Self::Busy(busy) => Tried::Busy(busy),
+        }
+    }
+}
+
+/// Others have it, or are first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
+#[error("others hold it or are first{}", at_last(self.holder.as_ref()))]
+#[non_exhaustive]
+pub struct Busy {
+    /// Who holds the lock, if the answer says so. It does not where the lock is just being passed on, where another call of the same
+    /// owner waits, and for a semaphore or a read-write lock, which may have many holders.
+    pub holder: Option<HeldBy>,
+}
+
+impl From<Option<HeldBy>> for Busy {
+    fn from(holder: Option<HeldBy>) -> Self {
+        Self { holder }
+    }
+}
+
+impl Busy {
+    pub(crate) fn of(held_by: Option<Box<machine::HeldBy>>) -> Self {
+        Self { holder: held_by.map(HeldBy::of) }
+    }
+}
+
+/// The holder of a lock, by an answer that is about another owner. [`status`](crate::FairLock::status) says more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldBy {
+    /// The label of its client, or that of its call ([`FairLock::labelled`](crate::FairLock::labelled)).
+    pub label: String,
+    /// Its fencing token.
+    pub token: u64,
+    /// Since when it holds the lock, by the server's clock.
+    pub since: SystemTime,
+    /// When its lease ended next, unless it was renewed, counted from the answer.
+    pub lease_left: Duration,
+}
+
+impl HeldBy {
+    #[expect(clippy::boxed_local, reason = "so the machine has it")]
+    pub(crate) fn of(held_by: Box<machine::HeldBy>) -> Self {
+        let machine::HeldBy { label, token, since, lease_left } = *held_by;
+        // A damaged key may have any number.
+        let since = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+        Self { label: label.into(), token, since, lease_left: lease_left.unwrap_or_default() }
+    }
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { label, token, lease_left, .. } = self;
+        write!(f, "{label:?} has it, with token {token} and {} ms of its lease left", lease_left.as_millis())
+    }
+}
+
+/// The end of an error text.
+pub(crate) fn at_last(holder: Option<&HeldBy>) -> String {
+    holder.map(|holder| format!("; by the last answer {holder}")).unwrap_or_default()
+}
