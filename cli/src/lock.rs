@@ -64,7 +64,7 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
 /// each line is a mail.
 pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
     let waits = call.wait.is_some_and(|longest| !longest.is_zero());
-    if let Some(HeldBy { label, since, lease_left, .. }) = busy.holder.as_ref().filter(|_| waits) {
+    if let Some(HeldBy { label, since, lease_left, .. }) = busy.holder.as_deref().filter(|_| waits) {
         let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
         say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
     }

@@ -17,10 +17,10 @@ use crate::store::options::OptionsError;
 pub enum LockError {
     /// The server's last answer about the name showed that others held the lock or were first, and no request of this owner has
     /// failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
-    #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_ref()))]
+    #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_deref()))]
     Timeout {
         /// Who held the lock by that answer, if it said so. Answers about semaphores, read-write locks and several servers do not.
-        holder: Option<HeldBy>,
+        holder: Option<Box<HeldBy>>,
     },
     /// This would have been one more hold on a lock that its owner has lost meanwhile.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]

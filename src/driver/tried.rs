@@ -81,23 +81,23 @@ impl<G> Tried<G> {
 
 /// Others have it, or are first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
-#[error("others hold it or are first{}", at_last(self.holder.as_ref()))]
+#[error("others hold it or are first{}", at_last(self.holder.as_deref()))]
 #[non_exhaustive]
 pub struct Busy {
     /// Who holds the lock, if the answer says so. It does not where the lock is just being passed on, where another call of the same
     /// owner waits, and for a semaphore or a read-write lock, which may have many holders.
-    pub holder: Option<HeldBy>,
+    pub holder: Option<Box<HeldBy>>,
 }
 
-impl From<Option<HeldBy>> for Busy {
-    fn from(holder: Option<HeldBy>) -> Self {
+impl From<Option<Box<HeldBy>>> for Busy {
+    fn from(holder: Option<Box<HeldBy>>) -> Self {
         Self { holder }
     }
 }
 
 impl Busy {
     pub(crate) fn of(held_by: Option<Box<machine::HeldBy>>) -> Self {
-        Self { holder: held_by.map(HeldBy::of) }
+        Self { holder: held_by.map(|held_by| Box::new(HeldBy::of(*held_by))) }
     }
 }
 
@@ -116,9 +116,8 @@ pub struct HeldBy {
 }
 
 impl HeldBy {
-    #[expect(clippy::boxed_local, reason = "so the machine has it")]
-    pub(crate) fn of(held_by: Box<machine::HeldBy>) -> Self {
-        let machine::HeldBy { label, token, since, lease_left } = *held_by;
+    fn of(held_by: machine::HeldBy) -> Self {
+        let machine::HeldBy { label, token, since, lease_left } = held_by;
         // A damaged key may have any number.
         let since = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
         Self { label: label.into(), token, since, lease_left: lease_left.unwrap_or_default() }

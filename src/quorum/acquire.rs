@@ -105,7 +105,7 @@ struct RoundResults {
     /// The first node where others have the lock.
     busy: Option<usize>,
     /// Who has it at one of these.
-    holder: Option<HeldBy>,
+    holder: Option<Box<HeldBy>>,
 }
 
 /// Whether all of these guards are still valid.
