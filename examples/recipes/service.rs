@@ -90,8 +90,7 @@ impl Service {
         let key = format!("example:invoices:{tenant}");
         let mut store = self.store.clone();
         let script = Script::new(WRITE);
-        let is_written: bool =
-            script.key(key).arg(held.token()).arg(number).arg(text).invoke_async(&mut store).await?;
+        let is_written: bool = script.key(key).arg(held.token()).arg(number).arg(text).invoke_async(&mut store).await?;
         if is_written { Ok(number) } else { Err(Failure::Overtaken) }
     }
 
@@ -131,7 +130,9 @@ impl From<RedisError> for Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, text) = match self {
-            Self::Lock(error) if error.kind() == ErrorKind::Timeout => (StatusCode::TOO_MANY_REQUESTS, error.to_string()),
+            Self::Lock(error) if error.kind() == ErrorKind::Timeout => {
+                (StatusCode::TOO_MANY_REQUESTS, error.to_string())
+            }
             Self::Lock(error) if error.is_retryable() => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::Lock(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             Self::Store(error) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
