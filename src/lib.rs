@@ -277,7 +277,6 @@ pub mod migrating {}
 
 /// How fast the lock is.
 ///
-/// [decisions]: crate::decisions
 /// [plots]: crate::plots
 #[doc = include_str!("../docs/performance.md")]
 #[cfg(doc)]
