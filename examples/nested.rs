@@ -53,7 +53,7 @@ async fn transfer(account: &FairLock) -> Outcome<Vec<u64>> {
 
 async fn write_ledger(account: &FairLock) -> Outcome<u64> {
     let guard = account.lock().await?;
-    println!("    write_ledger: {} holds, hold_count() = {}", guard.holds(), account.hold_count());
+    println!("    write_ledger: {} holds, holds() = {}", guard.holds(), account.holds());
     let token = guard.token();
     println!("    write_ledger: unlock returns {:?}", guard.unlock().await?);
     Ok(token)

@@ -14,9 +14,9 @@ use crate::driver::lock::{Caller, IfBusy};
 use crate::driver::task;
 use crate::driver::task_or_thread::TaskOrThread;
 use crate::driver::tried::Tried;
-use crate::error::{LockError, Loss, UnlockAllError};
-use crate::guard::LockGuard;
-use crate::lock::FairLock;
+use crate::error::{HoldError, LockError, Loss, UnlockAllError, WithError};
+use crate::guard::{Held, LockGuard};
+use crate::lock::{FairLock, with};
 use crate::owner::{self, Owner};
 use crate::store::clock::{is_over, now};
 
@@ -135,6 +135,21 @@ impl LockAll {
         Self { locks: self.locks.iter().map(|lock| lock.with_lease(lease)).collect() }
     }
 
+    /// The same locks with a lease of their own that *is* renewed, as [`FairLock::with_renewed_lease`]. No round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock_all(["a", "b"]).with_renewed_lease(Duration::from_secs(5)).lock().await?;
+    /// assert!(guard.valid_for() <= Duration::from_secs(5));
+    /// # Ok(()) }) }
+    /// ```
+    #[must_use = "this makes a set of locks, it does not change one"]
+    pub fn with_renewed_lease(&self, lease: Duration) -> Self {
+        Self { locks: self.locks.iter().map(|lock| lock.with_renewed_lease(lease)).collect() }
+    }
+
     /// The same locks with a label for the calls made through them, as [`FairLock::labelled`]. No round trip.
     ///
     /// ```
@@ -223,6 +238,59 @@ impl LockAll {
         self.carry_out(None, Taking::try_lock)
     }
 
+    /// Acquires all of them, runs `section` in the owner's scope with a view of each, in the order of their names, and releases. Lock
+    /// calls inside re-enter. A panic in the section releases too. The cost is that of [`lock`](Self::lock) and of
+    /// [`AllGuard::unlock`].
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let transfer = client.lock_all(["account:7", "account:3"]);
+    /// let names = transfer.with(async |held| held.iter().map(|one| one.name().to_owned()).collect::<Vec<_>>()).await?;
+    /// assert_eq!(names, ["account:3", "account:7"]);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but one of the locks was lost or
+    /// a release has no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the section where it is, and releases.
+    pub fn with<F, R>(
+        &self,
+        section: F,
+    ) -> impl Future<Output = Result<R::Output, WithError<R::Output, UnlockAllError>>> + use<F, R>
+    where
+        F: FnOnce(Vec<Held>) -> R,
+        R: Future,
+    {
+        with(self.lock(), |all| (all.guards.iter().map(|guard| guard.held()).collect(), all.unlock()), section)
+    }
+
+    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let transfer = client.lock_all(["account:7", "account:3"]);
+    /// let booked = transfer.try_with(async |_held| Ok::<_, fairlock::Error>("booked")).await;
+    /// assert_eq!(booked.ok(), Some("booked"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`FairLock::try_with`].
+    ///
+    /// # Cancel safety
+    /// As for `with`.
+    pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
+    where
+        F: FnOnce(Vec<Held>) -> R,
+        R: Future<Output = Result<T, E>>,
+        E: From<crate::Error>,
+    {
+        self.with(section).map(WithError::flatten)
+    }
+
     /// Nothing is taken for a set of which one can never be had.
     fn check(&self) -> Result<(), LockError> {
         self.locks.iter().try_for_each(FairLock::check)
@@ -305,7 +373,7 @@ impl Taking {
             }
             let ahead = ahead.iter().take(at_once);
             let tried = join_all(ahead.map(|lock| lock.take_for(self.caller(), IfBusy::Return(self.left())))).await;
-            match taken.extend(tried) {
+            match taken.take_in(tried) {
                 None => at_once = (2 * at_once).min(AT_ONCE),
                 Some(Refused::Failed(error)) if is_final(&error) || is_over(self.limit) => {
                     return Err(told(error, saw_others));
@@ -420,6 +488,27 @@ impl AllGuard {
         self.guards.iter().map(|guard| guard.valid_for()).min().unwrap_or(Duration::MAX)
     }
 
+    /// Sets a new lease from now on for all of them, as [`LockGuard::extend`]. A round trip, for all at the same time.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.lock_all(["a", "b"]).with_lease(Duration::from_secs(60)).lock().await?;
+    /// guard.extend(Duration::from_secs(600)).await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(500));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// The first one, by name, of those of `LockGuard::extend`. The others may have the new lease.
+    ///
+    /// # Cancel safety
+    /// As for `LockGuard::extend`.
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
+        join_all(self.guards.iter().map(|guard| guard.extend(lease))).await.into_iter().collect()
+    }
+
     /// Resolves when one of them is lost, with its name. The others stay held until the guard is dropped. No round trip.
     ///
     /// ```
@@ -487,7 +576,7 @@ impl AllGuard {
     }
 
     /// Takes over what was acquired, up to the first name that was not. What comes after that is released.
-    fn extend(&mut self, tried: Vec<Result<Tried<LockGuard>, LockError>>) -> Option<Refused> {
+    fn take_in(&mut self, tried: Vec<Result<Tried<LockGuard>, LockError>>) -> Option<Refused> {
         let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
         for outcome in tried {
             match outcome {

@@ -133,11 +133,21 @@ impl Error {
     }
 }
 
-impl<T> From<WithError<T>> for Error {
-    fn from(error: WithError<T>) -> Self {
+impl<T, S: std::error::Error + Into<Error> + 'static> From<WithError<T, S>> for Error {
+    fn from(error: WithError<T, S>) -> Self {
         match error {
             WithError::Lock(error) => error.into(),
             WithError::Unlock { source, .. } => source.into(),
+        }
+    }
+}
+
+impl<T, E: From<Error>, S: std::error::Error + Into<Error> + 'static> WithError<Result<T, E>, S> {
+    /// Of a section that returns a `Result`: its error comes first.
+    pub(crate) fn flatten(outcome: Result<Result<T, E>, Self>) -> Result<T, E> {
+        match outcome {
+            Ok(output) | Err(Self::Unlock { output: output @ Err(_), .. }) => output,
+            Err(error) => Err(Error::from(error).into()),
         }
     }
 }

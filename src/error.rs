@@ -12,7 +12,10 @@ pub use crate::store::options::OptionsError;
 /// Why [`with`](crate::FairLock::with) did not end well.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum WithError<T> {
+pub enum WithError<T, S = UnlockError>
+where
+    S: std::error::Error + 'static,
+{
     /// The lock was not acquired, and the section did not run.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -24,7 +27,7 @@ pub enum WithError<T> {
         output: T,
         /// The error of the unlock.
         #[source]
-        source: UnlockError,
+        source: S,
     },
 }
 

@@ -150,6 +150,9 @@ pub use store::connect_options::{ConnectOptions, Credentials};
 /// [cli]: crate::command
 /// [guide]: crate::guide
 /// [reliability]: crate::reliability
+/// [fencing]: crate::guide#fencing
+/// [life]: crate::guide#the-life-of-a-lock
+/// [limits]: crate::guide#the-limits-of-the-promises
 #[doc = include_str!("../README.md")]
 // Its code blocks are tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
@@ -274,7 +277,6 @@ pub mod migrating {}
 
 /// How fast the lock is.
 ///
-/// [decisions]: crate::decisions
 /// [plots]: crate::plots
 #[doc = include_str!("../docs/performance.md")]
 #[cfg(doc)]

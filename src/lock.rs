@@ -1,6 +1,7 @@
 //! A lock by its name.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -14,8 +15,8 @@ use crate::backend::{AnyGuard, AnyLock, acquire, each};
 use crate::driver::context::Context;
 use crate::driver::lock::{Caller, DrivenLock, IfBusy, LockLease};
 use crate::driver::tried::Tried;
-use crate::error::{LockError, RequestError, UnlockError, WithError};
-use crate::guard::{Held, LockGuard, Unlocked};
+use crate::error::{LockError, RequestError, WithError};
+use crate::guard::{Held, LockGuard};
 use crate::owner::{self, Owner};
 use crate::quorum::error::of_majority;
 use crate::quorum::majority;
@@ -336,6 +337,35 @@ impl FairLock {
         with(self.lock(), |guard| (guard.held(), guard.unlock()), section)
     }
 
+    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// # async fn read_balance() -> Result<u64, std::io::Error> { Ok(7) }
+    /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
+    /// let account = client.lock("account:7");
+    /// let balance = account.try_with(async |_held| Ok::<_, Box<dyn std::error::Error>>(read_balance().await?)).await?;
+    /// assert_eq!(balance, 7);
+    /// # Ok(()) }
+    /// # example(client).await.map_err(|error| error.to_string())?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// That of the section, if it has one. Else an [`Error`](crate::Error), if the section did not run, or if it ran but the lock was lost or the
+    /// release has no answer; its output is dropped then.
+    ///
+    /// # Cancel safety
+    /// As for `with`.
+    pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future<Output = Result<T, E>>,
+        E: From<crate::Error>,
+    {
+        self.with(section).map(WithError::flatten)
+    }
+
     /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at
     /// any of several servers. One round trip.
     ///
@@ -484,23 +514,6 @@ impl FairLock {
         Ok(holder.is_some())
     }
 
-    /// Whether the owner of this [scope](owner::scope) holds the lock, by the local clock less the drift. Outside of a
-    /// scope each call has an owner of its own, so there it is `false`: see [`is_held_here`](Self::is_held_here). No
-    /// round trip.
-    ///
-    /// ```
-    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
-    /// let lock = client.lock("orders:42");
-    /// let inner = lock.clone();
-    /// assert!(lock.with(async |_held| inner.held_by_me()).await?);
-    /// assert!(!lock.held_by_me());
-    /// # Ok(()) }) }
-    /// ```
-    #[must_use]
-    pub fn held_by_me(&self) -> bool {
-        self.hold_count() > 0
-    }
-
     /// Whether any owner of this client holds the lock, by the local clock less the drift: this task, or another one.
     /// No round trip.
     ///
@@ -518,7 +531,8 @@ impl FairLock {
         self.counted(|_| true) > 0
     }
 
-    /// How many guards the owner of this scope has on the lock; 0 outside of a scope. Lost holds do not count. No round trip.
+    /// How many guards the owner of this [scope](owner::scope) has on the lock, by the local clock less the drift: not 0 if it holds the lock.
+    /// Outside of a scope each call has an owner of its own, so there it is 0: see [`is_held_here`](Self::is_held_here). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -526,14 +540,14 @@ impl FairLock {
     /// fairlock::owner::scope(async {
     ///     let outer = lock.lock().await?;
     ///     let inner = lock.lock().await?;
-    ///     assert_eq!(lock.hold_count(), 2);
+    ///     assert_eq!(lock.holds(), 2);
     ///     Ok::<_, fairlock::LockError>(())
     /// })
     /// .await?;
     /// # Ok(()) }) }
     /// ```
     #[must_use]
-    pub fn hold_count(&self) -> u32 {
+    pub fn holds(&self) -> u32 {
         owner::current().map_or(0, |owner| self.counted(|of| of == owner))
     }
 
@@ -565,27 +579,39 @@ pub(crate) fn caller() -> Caller {
 }
 
 /// Runs a section under what `acquiring` gives, in the scope of one owner. `split`: the view of the guard, and its unlock.
-pub(crate) async fn with<G, U, F, R>(
+pub(crate) async fn with<G, H, U, T, S, F, R>(
     acquiring: impl Future<Output = Result<G, LockError>>,
-    split: impl FnOnce(G) -> (Held, U),
+    split: impl FnOnce(G) -> (H, U),
     section: F,
-) -> Result<R::Output, WithError<R::Output>>
+) -> Result<R::Output, WithError<R::Output, S>>
 where
-    U: Future<Output = Result<Unlocked, UnlockError>>,
-    F: FnOnce(Held) -> R,
+    U: Future<Output = Result<T, S>>,
+    S: Error + 'static,
+    F: FnOnce(H) -> R,
     R: Future,
 {
     let owner = owner::current().unwrap_or_else(Owner::new);
-    owner
-        .scope(async {
-            let (held, unlocking) = split(acquiring.await?);
-            let output = section(held).await;
-            match unlocking.await {
-                Ok(_) => Ok(output),
-                Err(source) => Err(WithError::Unlock { output, source }),
-            }
-        })
-        .await
+    owner.scope(hold_for(acquiring, split, section)).await
+}
+
+/// The same in the scope of the caller.
+pub(crate) async fn hold_for<G, H, U, T, S, F, R>(
+    acquiring: impl Future<Output = Result<G, LockError>>,
+    split: impl FnOnce(G) -> (H, U),
+    section: F,
+) -> Result<R::Output, WithError<R::Output, S>>
+where
+    U: Future<Output = Result<T, S>>,
+    S: Error + 'static,
+    F: FnOnce(H) -> R,
+    R: Future,
+{
+    let (held, unlocking) = split(acquiring.await?);
+    let output = section(held).await;
+    match unlocking.await {
+        Ok(_) => Ok(output),
+        Err(source) => Err(WithError::Unlock { output, source }),
+    }
 }
 
 /// The common result of a `force_unlock`: a majority of the servers has to answer.

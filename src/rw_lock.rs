@@ -12,7 +12,7 @@ use futures::FutureExt;
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{DrivenLock, IfBusy, LockLease};
 use crate::driver::tried::Tried;
-use crate::error::{LockError, Loss, RequestError, UnlockError, WithError};
+use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, with};
 use crate::status::{RwLockStatus, WAITERS_SHOWN};
@@ -246,6 +246,30 @@ impl FairRwLock {
         with(self.read(), |guard| (guard.held(), guard.unlock()), section)
     }
 
+    /// As [`with_read`](Self::with_read), for a section that returns a `Result`: one `?` for both. Two round trips.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let text = document.try_with_read(async |_held| Ok::<_, fairlock::Error>("text")).await;
+    /// assert_eq!(text.ok(), Some("text"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    ///
+    /// # Cancel safety
+    /// As for `with_read`.
+    pub fn try_with_read<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future<Output = Result<T, E>>,
+        E: From<crate::Error>,
+    {
+        self.with_read(section).map(WithError::flatten)
+    }
+
     /// Waits until it may write, first come, first served, without a time limit. The cost is that of [`read`](Self::read).
     ///
     /// ```
@@ -342,6 +366,30 @@ impl FairRwLock {
         with(self.write(), |guard| (guard.held(), guard.unlock()), section)
     }
 
+    /// As [`with_write`](Self::with_write), for a section that returns a `Result`: one `?` for both. Two round trips.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let document = client.rw_lock("document:7");
+    /// let text = document.try_with_write(async |_held| Ok::<_, fairlock::Error>("text")).await;
+    /// assert_eq!(text.ok(), Some("text"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    ///
+    /// # Cancel safety
+    /// As for `with_write`.
+    pub fn try_with_write<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future<Output = Result<T, E>>,
+        E: From<crate::Error>,
+    {
+        self.with_write(section).map(WithError::flatten)
+    }
+
     /// The readers or the writer, and the waiters, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
     /// round trip.
     ///
@@ -373,7 +421,7 @@ impl FairRwLock {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let writing = document.write().await?;
-    /// assert!(document.revoke(writing.token()).await?);
+    /// assert!(document.force_unlock_token(writing.token()).await?);
     /// assert_eq!(writing.lost().await, fairlock::Loss::Forced);
     /// # Ok(()) }) }
     /// ```
@@ -383,7 +431,7 @@ impl FairRwLock {
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
-    pub async fn revoke(&self, token: u64) -> Result<bool, RequestError> {
+    pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
         self.reads.at_server()?.force_unlock(Some(token)).await
     }
 }
@@ -405,6 +453,28 @@ impl RwGuard {
 }
 
 impl ReadGuard {
+    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let document = client.rw_lock("document:7").with_lease(Duration::from_secs(60));
+    /// let guard = document.read().await?;
+    /// guard.extend(Duration::from_secs(600)).await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(500));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `LockGuard::extend`.
+    ///
+    /// # Cancel safety
+    /// As for `LockGuard::extend`.
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
+        self.0.guard.extend(lease).await
+    }
+
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards.
@@ -426,13 +496,13 @@ impl ReadGuard {
     }
 
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
-    /// [`revoke`](FairRwLock::revoke). No round trip.
+    /// [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let reading = document.read().await?;
-    /// document.revoke(reading.token()).await?;
+    /// document.force_unlock_token(reading.token()).await?;
     /// assert_eq!(reading.lost().await, fairlock::Loss::Forced);
     /// # Ok(()) }) }
     /// ```
@@ -445,6 +515,28 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
+    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let document = client.rw_lock("document:7").with_lease(Duration::from_secs(60));
+    /// let guard = document.write().await?;
+    /// guard.extend(Duration::from_secs(600)).await?;
+    /// assert!(guard.valid_for() > Duration::from_secs(500));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `LockGuard::extend`.
+    ///
+    /// # Cancel safety
+    /// As for `LockGuard::extend`.
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
+        self.0.guard.extend(lease).await
+    }
+
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
     /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards; if they only read,
@@ -496,13 +588,13 @@ impl WriteGuard {
     }
 
     /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
-    /// [`revoke`](FairRwLock::revoke). No round trip.
+    /// [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let document = client.rw_lock("document:7");
     /// let writing = document.write().await?;
-    /// document.revoke(writing.token()).await?;
+    /// document.force_unlock_token(writing.token()).await?;
     /// assert_eq!(writing.lost().await, fairlock::Loss::Forced);
     /// # Ok(()) }) }
     /// ```

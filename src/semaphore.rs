@@ -12,8 +12,9 @@ use futures::FutureExt;
 use crate::backend::{AnyGuard, AnyLock, acquire};
 use crate::driver::lock::{Caller, IfBusy, LockLease};
 use crate::driver::tried::Tried;
-use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError};
+use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::Held;
+use crate::lock::hold_for;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 
 /// A semaphore, by its name: N permits over all processes. Cheap to make and to clone. Making one sends nothing to
@@ -34,7 +35,7 @@ use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 /// takes a permit while it holds others of the same semaphore may wait for itself.
 ///
 /// # Tokens
-/// The [token](Held::token) of a permit is its identity: what [`status`](Self::status) shows, and [`revoke`](Self::revoke) takes. Others
+/// The [token](Held::token) of a permit is its identity: what [`status`](Self::status) shows, and [`force_unlock_token`](Self::force_unlock_token) takes. Others
 /// hold permits at the same time, with smaller and greater tokens. So a resource must not refuse a permit because it has seen
 /// a greater token.
 ///
@@ -309,6 +310,54 @@ impl FairSemaphore {
         }
     }
 
+    /// Acquires a permit, runs `section`, and releases. Two round trips. A panic in the section releases too.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let is_valid = gate.with(async |held| held.is_valid()).await?;
+    /// assert!(is_valid);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but the permit was lost or
+    /// the release has no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the section where it is, and releases.
+    pub fn with<F, R>(&self, section: F) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future,
+    {
+        hold_for(self.acquire(), |permit| (permit.held(), permit.release()), section)
+    }
+
+    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// let gate = client.semaphore("render", 5);
+    /// let rendered = gate.try_with(async |_held| Ok::<_, fairlock::Error>("image")).await;
+    /// assert_eq!(rendered.ok(), Some("image"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    ///
+    /// # Cancel safety
+    /// As for `with`.
+    pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
+    where
+        F: FnOnce(Held) -> R,
+        R: Future<Output = Result<T, E>>,
+        E: From<crate::Error>,
+    {
+        self.with(section).map(WithError::flatten)
+    }
+
     /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
     /// Still no call can ask for more permits than its own client has named.
     ///
@@ -371,7 +420,7 @@ impl FairSemaphore {
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire().await?;
-    /// assert!(gate.revoke(permit.token()).await?);
+    /// assert!(gate.force_unlock_token(permit.token()).await?);
     /// assert_eq!(permit.lost().await, fairlock::Loss::Forced);
     /// # Ok(()) }) }
     /// ```
@@ -381,7 +430,7 @@ impl FairSemaphore {
     ///
     /// # Cancel safety
     /// If the future is dropped after its first poll, it may have run.
-    pub async fn revoke(&self, token: u64) -> Result<bool, RequestError> {
+    pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
         self.lock.at_server()?.force_unlock(Some(token)).await
     }
 }
@@ -437,6 +486,28 @@ impl Permit {
         self.guard.shrink_to(permits).await.map_err(HoldError::Lost)
     }
 
+    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    ///
+    /// ```
+    /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
+    /// use std::time::Duration;
+    ///
+    /// let gate = client.semaphore("render", 5).with_lease(Duration::from_secs(60));
+    /// let permit = gate.acquire().await?;
+    /// permit.extend(Duration::from_secs(600)).await?;
+    /// assert!(permit.valid_for() > Duration::from_secs(500));
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `LockGuard::extend`.
+    ///
+    /// # Cancel safety
+    /// As for `LockGuard::extend`.
+    pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
+        self.guard.extend(lease).await
+    }
+
     /// Releases the permits and waits for the server's answer. One round trip.
     ///
     /// ```
@@ -460,7 +531,7 @@ impl Permit {
     /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
     ///
     /// The time counts from when this process heard that it has them. Waiters get them up to a
-    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`revoke`](FairSemaphore::revoke) frees them. It may be
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`force_unlock_token`](FairSemaphore::force_unlock_token) frees them. It may be
     /// as short as you like; if it is over, this is [`release`](Self::release). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
     ///
     /// ```
@@ -488,13 +559,13 @@ impl Permit {
     }
 
     /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a
-    /// [`revoke`](FairSemaphore::revoke). No round trip.
+    /// [`force_unlock_token`](FairSemaphore::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let gate = client.semaphore("render", 5);
     /// let permit = gate.acquire().await?;
-    /// gate.revoke(permit.token()).await?;
+    /// gate.force_unlock_token(permit.token()).await?;
     /// assert_eq!(permit.lost().await, fairlock::Loss::Forced);
     /// # Ok(()) }) }
     /// ```

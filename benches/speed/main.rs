@@ -1,5 +1,5 @@
 //! Benchmarks of fairlock, compared with a floor, with other ways to build a lock, and with other crates: one run
-//! on a private server, with alternating rounds. docs/performance.md explains each row.
+//! on a private server, with alternating rounds. docs/performance.md shows a selection of the rows.
 //!
 //! `scripts/bench`, with `--short` (only checks that everything runs), `--only NAME` (rows whose name contains
 //! it), `--long` (ten minutes of churn), `--threads N` (of the client; else 1).
@@ -214,9 +214,6 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
     let dir = bench.report.write(&machine)?;
     let partial = mode.short || mode.only.is_some() || !failures.is_empty();
     plots::draw(&bench.report.curves, partial)?;
-    if !partial {
-        bench.report.document(&machine)?;
-    }
     println!("{}: summary.json, report.json, table.md", dir.display());
     if failures.is_empty() { Ok(()) } else { Err(format!("did not run: {}", failures.join(", ")).into()) }
 }

@@ -267,9 +267,6 @@ pub struct Report {
 
 const HEAD: [&str; 9] = ["row", "transport", "median", "min to max", "baseline", "ratio", "target", "reached", "notes"];
 
-const TABLE: &str = "<!-- table -->";
-const END_OF_TABLE: &str = "<!-- end of table -->";
-
 impl Report {
     pub fn table(&self) -> String {
         let lines: Vec<[String; 9]> =
@@ -305,17 +302,6 @@ impl Report {
         std::fs::write(dir.join("report.json"), serde_json::to_string_pretty(&report)?)?;
         std::fs::write(dir.join("table.md"), self.markdown(machine))?;
         Ok(dir)
-    }
-
-    /// Replaces the table between the two marks in docs/performance.md.
-    pub fn document(&self, machine: &str) -> Outcome<()> {
-        let path = Path::new(ROOT).join("docs/performance.md");
-        let text = std::fs::read_to_string(&path)?;
-        let (before, rest) = text.split_once(TABLE).ok_or("docs/performance.md has no mark for the table")?;
-        let (_, after) =
-            rest.split_once(END_OF_TABLE).ok_or("docs/performance.md has no mark for the end of the table")?;
-        let table = self.markdown(machine);
-        Ok(std::fs::write(&path, format!("{before}{TABLE}\n{table}{END_OF_TABLE}{after}"))?)
     }
 
     fn plotted(&self) -> Value {

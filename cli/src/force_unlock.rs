@@ -51,8 +51,8 @@ async fn end(client: &LockClient, named: &Named, token: Option<u64>) -> Result<b
     match (&named.status, token) {
         (AnyStatus::Lock(shown), None) => client.lock(&named.name).force_unlock_shown(shown).await,
         (AnyStatus::Lock(_), Some(token)) => client.lock(&named.name).force_unlock_token(token).await,
-        (AnyStatus::Semaphore(_), Some(token)) => client.semaphore(&named.name, 1).revoke(token).await,
-        (AnyStatus::RwLock(_), Some(token)) => client.rw_lock(&named.name).revoke(token).await,
+        (AnyStatus::Semaphore(_), Some(token)) => client.semaphore(&named.name, 1).force_unlock_token(token).await,
+        (AnyStatus::RwLock(_), Some(token)) => client.rw_lock(&named.name).force_unlock_token(token).await,
         (_, None) => Ok(false),
     }
 }

@@ -90,7 +90,7 @@ async fn a_slot_is_held_over_processes_until_it_is_released() {
         }
         // The library takes it up.
         let permit = client.attach_permit(&other.parse().unwrap()).await.unwrap();
-        assert!(gate.revoke(gate.status().await.unwrap().holders[1].token).await.unwrap());
+        assert!(gate.force_unlock_token(gate.status().await.unwrap().holders[1].token).await.unwrap());
         permit.release().await.unwrap();
         assert_eq!(gate.status().await.unwrap().used, 0);
         client.close().await.unwrap();

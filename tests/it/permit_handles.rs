@@ -176,7 +176,7 @@ async fn attaching_twice_or_after_a_release_or_a_revocation_is_lost() {
         assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
 
         let handle = detached(&one).await;
-        assert!(gate(&other).revoke(handle.token()).await.unwrap());
+        assert!(gate(&other).force_unlock_token(handle.token()).await.unwrap());
         assert!(is_lost(one.attach_permit(&handle).await));
         assert!(matches!(one.extend(&handle, LEASE).await, Err(HandleError::Lost)));
         assert_eq!(used(&one).await, 1);
@@ -351,14 +351,14 @@ async fn what_does_not_fit_or_is_lost_returns_the_permit() {
         assert!(matches!(reason, HoldError::Lease(OptionsError::TooShort { .. })), "{reason}");
         sleep(300 * SECOND).await;
         assert!(guard.is_valid() && guard.weight() == 2, "it is renewed as before");
-        assert!(gate(&client).revoke(guard.token()).await.unwrap());
+        assert!(gate(&client).force_unlock_token(guard.token()).await.unwrap());
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
         assert!(matches!(reason, HoldError::Lost(Loss::Forced)), "{reason}");
         assert!(matches!(guard.release().await, Err(UnlockError::Lost(Loss::Forced))));
         // Without the message.
         store.network.lose_messages(true);
         let permit = two_of(&client).await;
-        gate(&client).revoke(permit.token()).await.unwrap();
+        gate(&client).force_unlock_token(permit.token()).await.unwrap();
         let Err(DetachError::Refused { reason, .. }) = permit.detach(LEASE).await else { panic!() };
         assert!(matches!(reason, HoldError::Lost(Loss::Gone)), "{reason}");
         client.close().await.unwrap();

@@ -328,7 +328,7 @@ async fn a_downgrade_of_a_lost_guard_is_an_error_and_holds_nothing() {
         let (client, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
         let document = client.rw_lock(NAME);
         let writing = document.write().await.unwrap();
-        assert!(other.rw_lock(NAME).revoke(writing.token()).await.unwrap());
+        assert!(other.rw_lock(NAME).force_unlock_token(writing.token()).await.unwrap());
         assert_eq!(writing.lost().await, Loss::Forced);
         assert_eq!(writing.downgrade().await.unwrap_err(), Loss::Forced);
         assert_eq!(inside(&document).await, (0, false));
@@ -460,11 +460,11 @@ async fn p8_each_reader_is_notified_of_its_own_loss() {
         let theirs = other.rw_lock(NAME);
         let waits = tokio::spawn(async move { theirs.write().await });
         wait_for_waiters(&document, 1).await;
-        assert!(document.revoke(one.token()).await.unwrap());
+        assert!(document.force_unlock_token(one.token()).await.unwrap());
         assert_eq!(one.lost().await, Loss::Forced);
         assert!(two.is_valid());
         assert!(matches!(one.unlock().await, Err(UnlockError::Lost(Loss::Forced))));
-        assert!(document.revoke(two.token()).await.unwrap(), "the last one lets the writer in");
+        assert!(document.force_unlock_token(two.token()).await.unwrap(), "the last one lets the writer in");
         let writing = waits.await.unwrap().unwrap();
         assert_eq!(two.ended().await.loss(), Some(Loss::Forced));
         writing.unlock().await.unwrap();
@@ -539,7 +539,7 @@ async fn sections_run_in_the_owners_scope() {
         assert!(matches!(refused, Err(WithError::Lock(LockError::WouldDeadlock))));
         let lost = document
             .with_write(async |held| {
-                inner.revoke(held.token()).await.unwrap();
+                inner.force_unlock_token(held.token()).await.unwrap();
                 held.ended().await;
                 7
             })

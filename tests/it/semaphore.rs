@@ -386,9 +386,9 @@ async fn p8_each_holder_is_notified_of_its_own_loss() {
         let gate = client.semaphore(NAME, 4);
         let permits =
             [gate.acquire().await.unwrap(), gate.acquire().await.unwrap(), gate.acquire_many(2).await.unwrap()];
-        assert!(gate.revoke(permits[1].token()).await.unwrap());
+        assert!(gate.force_unlock_token(permits[1].token()).await.unwrap());
         assert_eq!(permits[1].lost().await, Loss::Forced);
-        assert!(!gate.revoke(permits[1].token()).await.unwrap(), "it is gone");
+        assert!(!gate.force_unlock_token(permits[1].token()).await.unwrap(), "it is gone");
         assert!(permits[0].is_valid() && permits[2].is_valid());
         let [first, second, third] = permits;
         assert!(matches!(second.release().await, Err(UnlockError::Lost(Loss::Forced))));
@@ -684,7 +684,7 @@ async fn a_permit_with_a_lease_ends_by_itself_and_can_be_taken_back_by_its_token
         assert!(matches!(permit.release().await, Err(UnlockError::Lost(Loss::Expired))));
         assert!(next.is_valid(), "the late release took nothing from it");
         let shown = one.semaphore(NAME, 1).status().await.unwrap().holders;
-        assert!(one.semaphore(NAME, 1).revoke(shown[0].token).await.unwrap());
+        assert!(one.semaphore(NAME, 1).force_unlock_token(shown[0].token).await.unwrap());
         assert_eq!(next.lost().await, Loss::Forced);
     })
     .await;

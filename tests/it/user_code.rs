@@ -412,7 +412,7 @@ impl Asking {
             return;
         }
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let _ = (client.state(), client.lock("x").hold_count());
+        let _ = (client.state(), client.lock("x").holds());
         if self.calls {
             // Which looks at the gate where the server refuses.
             let _ = client.lock("asked").try_lock().now_or_never();

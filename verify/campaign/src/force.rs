@@ -48,7 +48,7 @@ impl Caller {
         let semaphore = self.worker.client.semaphore(name, *permits);
         let Ok(status) = semaphore.status().await else { return };
         if let Some(holder) = self.rng.choice(&status.holders) {
-            self.force(name, &token_field(holder.token), semaphore.revoke(holder.token)).await;
+            self.force(name, &token_field(holder.token), semaphore.force_unlock_token(holder.token)).await;
         }
     }
 
@@ -61,7 +61,7 @@ impl Caller {
         let Ok(status) = lock.status().await else { return };
         let holders: Vec<_> = status.writer.iter().chain(&status.readers).collect();
         if let Some(holder) = self.rng.choice(&holders) {
-            self.force(name, &token_field(holder.token), lock.revoke(holder.token)).await;
+            self.force(name, &token_field(holder.token), lock.force_unlock_token(holder.token)).await;
         }
     }
 

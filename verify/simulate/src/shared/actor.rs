@@ -187,7 +187,7 @@ impl Actor {
         self.world().fault("revocations");
         let Ok(status) = semaphore.status().await else { return };
         let Some(holder) = status.holders.first() else { return };
-        let answer = semaphore.revoke(holder.token).await;
+        let answer = semaphore.force_unlock_token(holder.token).await;
         self.note("revokes", || format!("{}: {answer:?}", holder.token));
     }
 
