@@ -16,7 +16,7 @@ use crate::driver::task_or_thread::TaskOrThread;
 use crate::driver::tried::Tried;
 use crate::error::{HoldError, LockError, Loss, UnlockAllError, WithError};
 use crate::guard::{Held, LockGuard};
-use crate::lock::{FairLock, with};
+use crate::lock::{FairLock, in_scope, with};
 use crate::owner::{self, Owner};
 use crate::store::clock::{is_over, now};
 
@@ -264,7 +264,8 @@ impl LockAll {
         F: FnOnce(Vec<Held>) -> R,
         R: Future,
     {
-        with(self.lock(), |all| (all.guards.iter().map(|guard| guard.held()).collect(), all.unlock()), section)
+        let split = |all: AllGuard| (all.guards.iter().map(|guard| guard.held()).collect(), all.unlock());
+        in_scope(with(self.lock(), split, section))
     }
 
     /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both.

@@ -125,8 +125,7 @@ impl AnyLock {
     }
 }
 
-/// Acquires a lock. No function: a waiter would
-/// keep the arguments of one more call for as long as it waits.
+/// Acquires a lock. No function: a waiter would keep the arguments of one more call for as long as it waits.
 macro_rules! acquire {
     ($lock:expr, $caller:expr, $if_busy:expr) => {
         match $lock {

@@ -40,25 +40,25 @@ use crate::handle::{DetachError, HandleError, ParseHandleError};
 #[error(transparent)]
 #[non_exhaustive]
 pub enum Error {
-    /// Of [`connect`](crate::LockClient::connect).
+    /// [`connect`](crate::LockClient::connect) failed.
     Connect(#[from] ConnectError),
-    /// Of a call that acquires something.
+    /// A call acquired nothing.
     Lock(#[from] LockError),
-    /// Of a call that does not wait, as an error: [`Tried::into_result`](crate::Tried::into_result).
+    /// Others have it, and the call does not wait: [`Tried::into_result`](crate::Tried::into_result).
     Busy(#[from] Busy),
-    /// Of an unlock, or of the release of a permit.
+    /// An unlock, or the release of a permit, failed.
     Unlock(#[from] UnlockError),
-    /// Of the unlock of several names.
+    /// The unlock of several names failed.
     UnlockAll(#[from] UnlockAllError),
-    /// Of an extend, a shrink, a downgrade or a detach.
+    /// A guard could not extend, shrink, downgrade, detach or keep its hold.
     Hold(#[from] HoldError),
-    /// Of a call by a handle.
+    /// A call by a handle failed.
     Handle(#[from] HandleError),
-    /// Of a text that should be a handle.
+    /// The text is no handle.
     ParseHandle(#[from] ParseHandleError),
-    /// Of a single request, such as `status` or `force_unlock`.
+    /// A single request failed, such as `status` or `force_unlock`.
     Request(#[from] RequestError),
-    /// Of [`close`](crate::LockClient::close).
+    /// [`close`](crate::LockClient::close) could not finish in time.
     Close(#[from] CloseError),
 }
 
@@ -70,15 +70,15 @@ pub enum ErrorKind {
     Timeout,
     /// Others have it, or as many wait as may, and the call did not wait. Nothing is wrong.
     Busy,
-    /// There was no answer in time, so it is not known what the server did. It may pass by itself.
+    /// The server did not answer in time, so nobody knows what it did. This may pass by itself.
     Unreachable,
-    /// The server refused. Somebody has to mend the server, or its ACL.
+    /// The server refused. Somebody has to change the server or its ACL.
     Refused,
     /// What was held is lost, or the handle holds nothing. Stop the work that relied on it.
     Lost,
     /// The client is closed, or its runtime has ended.
     Closed,
-    /// The call, or the configuration, can never succeed as it is.
+    /// The call or the configuration is wrong: a retry fails too.
     Misuse,
 }
 
@@ -109,7 +109,7 @@ impl Error {
 
     /// Whether the same call may succeed later, with nothing changed by a person, and does no harm if an earlier one was served
     /// after all. A `force_unlock` without an answer is not retryable: a second one could end the next holder's lock. Nor is
-    /// an unlock: the client goes on with it by itself.
+    /// an unlock: the client repeats it by itself.
     ///
     /// ```
     /// use fairlock::{Error, LockError};
@@ -143,7 +143,7 @@ impl<T, S: std::error::Error + Into<Error> + 'static> From<WithError<T, S>> for 
 }
 
 impl<T, E: From<Error>, S: std::error::Error + Into<Error> + 'static> WithError<Result<T, E>, S> {
-    /// Of a section that returns a `Result`: its error comes first.
+    /// For a section that returns a `Result`. The section's error wins over that of the unlock.
     pub(crate) fn flatten(outcome: Result<Result<T, E>, Self>) -> Result<T, E> {
         match outcome {
             Ok(output) | Err(Self::Unlock { output: output @ Err(_), .. }) => output,
@@ -179,7 +179,7 @@ impl From<NameError> for Error {
     }
 }
 
-/// Of a downgrade.
+/// A downgrade returns the loss itself.
 impl From<Loss> for Error {
     fn from(loss: Loss) -> Self {
         HoldError::Lost(loss).into()

@@ -111,8 +111,8 @@ impl LockGuard {
         self.guard.unlock().await
     }
 
-    /// Unlocks it, but the name stays taken until it was held for that long: by nobody, without a process and without a renewal. For a job that
-    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    /// Unlocks, but keeps the name taken until it was held for that long, without a process and without a renewal. Use it for short jobs on
+    /// machines whose clocks differ: a machine that is late finds the name taken. One round trip.
     ///
     /// The time counts from when this process heard that it has it. Waiters get it up to a
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows it as held, and `force_unlock` frees it. It may be

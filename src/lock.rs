@@ -334,7 +334,7 @@ impl FairLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.lock(), |guard| (guard.held(), guard.unlock()), section)
+        in_scope(with(self.lock(), |guard| (guard.held(), guard.unlock()), section))
     }
 
     /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
@@ -578,24 +578,13 @@ pub(crate) fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// Runs a section under what `acquiring` gives, in the scope of one owner. `split`: the view of the guard, and its unlock.
-pub(crate) async fn with<G, H, U, T, S, F, R>(
-    acquiring: impl Future<Output = Result<G, LockError>>,
-    split: impl FnOnce(G) -> (H, U),
-    section: F,
-) -> Result<R::Output, WithError<R::Output, S>>
-where
-    U: Future<Output = Result<T, S>>,
-    S: Error + 'static,
-    F: FnOnce(H) -> R,
-    R: Future,
-{
-    let owner = owner::current().unwrap_or_else(Owner::new);
-    owner.scope(hold_for(acquiring, split, section)).await
+/// In the scope of its caller, or in one of its own.
+pub(crate) async fn in_scope<T>(work: impl Future<Output = T>) -> T {
+    owner::current().unwrap_or_else(Owner::new).scope(work).await
 }
 
-/// The same in the scope of the caller.
-pub(crate) async fn hold_for<G, H, U, T, S, F, R>(
+/// Runs a section under what `acquiring` gives. `split`: the view of the guard, and its unlock.
+pub(crate) async fn with<G, H, U, T, S, F, R>(
     acquiring: impl Future<Output = Result<G, LockError>>,
     split: impl FnOnce(G) -> (H, U),
     section: F,

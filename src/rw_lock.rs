@@ -14,7 +14,7 @@ use crate::driver::lock::{DrivenLock, IfBusy, LockLease};
 use crate::driver::tried::Tried;
 use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::{Held, Unlocked};
-use crate::lock::{caller, with};
+use crate::lock::{caller, in_scope, with};
 use crate::status::{RwLockStatus, WAITERS_SHOWN};
 
 /// A read-write lock, by its name: many readers or one writer, over all processes. Cheap to make and to clone. Making one sends
@@ -243,7 +243,7 @@ impl FairRwLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.read(), |guard| (guard.held(), guard.unlock()), section)
+        in_scope(with(self.read(), |guard| (guard.held(), guard.unlock()), section))
     }
 
     /// As [`with_read`](Self::with_read), for a section that returns a `Result`: one `?` for both. Two round trips.
@@ -363,7 +363,7 @@ impl FairRwLock {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        with(self.write(), |guard| (guard.held(), guard.unlock()), section)
+        in_scope(with(self.write(), |guard| (guard.held(), guard.unlock()), section))
     }
 
     /// As [`with_write`](Self::with_write), for a section that returns a `Result`: one `?` for both. Two round trips.

@@ -14,7 +14,7 @@ use crate::driver::lock::{Caller, IfBusy, LockLease};
 use crate::driver::tried::Tried;
 use crate::error::{HoldError, LockError, Loss, RequestError, UnlockError, WithError};
 use crate::guard::Held;
-use crate::lock::hold_for;
+use crate::lock::with;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 
 /// A semaphore, by its name: N permits over all processes. Cheap to make and to clone. Making one sends nothing to
@@ -331,7 +331,8 @@ impl FairSemaphore {
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        hold_for(self.acquire(), |permit| (permit.held(), permit.release()), section)
+        // In no scope of its own: a permit is never re-entered.
+        with(self.acquire(), |permit| (permit.held(), permit.release()), section)
     }
 
     /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
@@ -527,8 +528,8 @@ impl Permit {
         self.guard.unlock().await.map(drop)
     }
 
-    /// Releases them, but the permits stay taken until they were held for that long: by nobody, without a process and without a renewal. For a job that
-    /// is short, on machines whose clocks differ: the next machine comes too late. One round trip.
+    /// Releases, but keeps the permits taken until they were held for that long, without a process and without a renewal. Use it for short jobs on
+    /// machines whose clocks differ: a machine that is late finds them taken. One round trip.
     ///
     /// The time counts from when this process heard that it has them. Waiters get them up to a
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`force_unlock_token`](FairSemaphore::force_unlock_token) frees them. It may be

@@ -63,8 +63,7 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
 /// Returns the exit code. After a wait it says who has it, if the answer did. `--try` says nothing, as `flock -n`: for a job of cron,
 /// each line is a mail.
 pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
-    let waits = call.wait.is_some_and(|longest| !longest.is_zero());
-    if let Some(HeldBy { label, since, lease_left, .. }) = busy.holder.as_deref().filter(|_| waits) {
+    if let (Wait::For(_), Some(HeldBy { label, since, lease_left, .. })) = (call.wait(), busy.holder.as_deref()) {
         let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
         say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
     }

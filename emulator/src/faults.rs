@@ -77,6 +77,8 @@ pub struct Redirected<'a> {
     pub keys: &'a [String],
     /// Its ARGV.
     pub args: &'a [String],
+    /// When its client sent it.
+    pub sent: std::time::Instant,
     /// `MOVED …`, `ASK …`, `TRYAGAIN …` or `CLUSTERDOWN …`.
     pub error: &'a str,
 }

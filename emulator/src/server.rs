@@ -423,8 +423,8 @@ impl Server {
         let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
         let route = route.ok().flatten().unwrap_or(Ok(Moves::Rests));
         if let Err(error) = &route {
-            let Request { client, name: script, keys, args, .. } = request;
-            self.shared.faults.redirected(&Redirected { client, script, keys, args, error });
+            let Request { client, name: script, keys, args, sent, .. } = request;
+            self.shared.faults.redirected(&Redirected { client, script, keys, args, sent: *sent, error });
         }
         route
     }

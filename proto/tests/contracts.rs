@@ -62,6 +62,14 @@ fn an_answer_by_an_earlier_connection_counts_as_unanswered() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Granted { token: 8, .. })));
 }
 
+/// It is asked whether the hold with this token is there, and a guard comes of the answer.
+fn is_confirmed(rig: &mut Rig, call: CallId, token: u64) {
+    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
+    assert_eq!((renew.token, renew.only), (token, Only::Attempt(1)));
+    rig.answer(id, renewed(LEASE));
+    assert!(rig.is_granted(call));
+}
+
 #[test]
 fn a_message_by_an_earlier_connection_is_dropped() {
     let mut rig = Rig::new(settings());
@@ -77,10 +85,7 @@ fn a_message_by_an_earlier_connection_is_dropped() {
     // By the present one it is asked about: no answer of this server proves anything yet.
     rig.step(Event::Pushed(now, grant(8, "c:1:1")));
     assert!(!rig.is_granted(call));
-    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
-    assert_eq!((renew.token, renew.only), (8, Only::Attempt(1)));
-    rig.answer(id, renewed(LEASE));
-    assert!(rig.is_granted(call));
+    is_confirmed(&mut rig, call, 8);
 }
 
 /// R7: a pushed grant above the floor of an answer of the same connection needs no round trip.
@@ -115,10 +120,7 @@ fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
     rig.pass(SECOND);
     rig.answer(id, held(7, SECOND));
     assert!(!rig.is_granted(call));
-    let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
-    assert_eq!((renew.token, renew.only), (7, Only::Attempt(1)));
-    rig.answer(id, renewed(LEASE));
-    assert!(rig.is_granted(call));
+    is_confirmed(&mut rig, call, 7);
 }
 
 /// P6: the answer is lost, and the server gives the same one.

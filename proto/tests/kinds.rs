@@ -118,7 +118,6 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
     assert_eq!(poll.tickets, ["c:1:1", "c:2:2", "c:3:3"]);
     let granted =
         |owner: &str, attempt| PolledHolder { owner: owner.into(), attempt, token: 8, lease_left: Some(LEASE) };
-    let (holder, room_in) = (None, Some(LEASE));
     let granted = vec![granted("c:1", 1)];
     rig.answer(
         id,
@@ -127,10 +126,10 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
             known: true,
             places: 1,
             first: true,
-            holder,
+            holder: None,
             held_by: None,
             granted,
-            room_in,
+            room_in: Some(LEASE),
             frozen_for: None,
             floor: 8,
             missing: vec![2],

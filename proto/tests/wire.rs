@@ -80,7 +80,7 @@ fn all_read<T: Decode + PartialEq + Debug>(cases: &[(&str, T)]) {
 }
 
 #[test]
-fn each_reply_has_its_meaning() {
+fn each_reply_to_an_acquire_has_its_meaning() {
     all_read(&[
         ("held 7 2 3000", Acquired::Held { token: 7, holds: 2, lease_left: 3 * SECOND }),
         (
@@ -110,6 +110,10 @@ fn each_reply_has_its_meaning() {
         ("left", Acquired::Over),
         ("stale", Acquired::Over),
     ]);
+}
+
+#[test]
+fn each_other_reply_has_its_meaning() {
     all_read(&[
         ("freed 7 1", Released::Freed { token: 7, more: true }),
         ("held 2", Released::Held { holds: 2, more: false }),

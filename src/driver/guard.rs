@@ -87,7 +87,7 @@ impl DrivenGuard {
         }
     }
 
-    /// Unlocks it, but the name stays taken until it was held for that long: by a handle that nobody has.
+    /// Unlocks it, and leaves the name to a handle that nobody has, until it was held for that long.
     pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         let rest = round_up(at_least.saturating_sub(self.hold.held_for()));
         if rest.is_zero() {

@@ -81,7 +81,7 @@ pub enum LockError {
     RuntimeGone,
 }
 
-/// Of a call that waited.
+/// A call that waited reports it as a time-out.
 impl From<Busy> for LockError {
     fn from(Busy { holder }: Busy) -> Self {
         Self::Timeout { holder }
@@ -237,7 +237,7 @@ pub enum HoldError {
     /// The lease does not fit the client's options, or `max_hold`. Nothing was sent.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Detach the last one. Nothing was sent.
+    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Use the last one. Nothing was sent.
     #[error("{0} nested guards share this hold: use the last one")]
     Nested(u32),
     /// Only `shrink_to`: to none, or to more than there are. Nothing was sent.
@@ -257,7 +257,7 @@ pub enum HoldError {
     Request(#[from] RequestError),
 }
 
-/// Of a guard that is given up.
+/// For a call that takes the guard.
 impl From<UnlockError> for HoldError {
     fn from(error: UnlockError) -> Self {
         match error {

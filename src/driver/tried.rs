@@ -58,6 +58,7 @@ impl<G> Tried<G> {
     /// # drop(guard);
     /// # Ok(()) }) }
     /// ```
+    #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy(_))
     }
@@ -84,7 +85,7 @@ impl<G> Tried<G> {
 #[error("others hold it or are first{}", at_last(self.holder.as_deref()))]
 #[non_exhaustive]
 pub struct Busy {
-    /// Who holds the lock, if the answer says so. It does not where the lock is just being passed on, where another call of the same
+    /// The holder of the lock, if the answer names it. It names none while the lock is being passed on, if another call of the same
     /// owner waits, and for a semaphore or a read-write lock, which may have many holders.
     pub holder: Option<Box<HeldBy>>,
 }

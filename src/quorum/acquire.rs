@@ -104,7 +104,7 @@ struct RoundResults {
     got: Got,
     /// The first node where others have the lock.
     busy: Option<usize>,
-    /// Who has it at one of these.
+    /// The holder at one of the busy nodes.
     holder: Option<Box<HeldBy>>,
 }
 

@@ -1,4 +1,4 @@
-//! Who has a lock, in the answers to calls that did not get it.
+//! A call that does not get a lock hears who holds it.
 
 use std::time::{Duration, SystemTime};
 

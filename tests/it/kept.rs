@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{Ended, HoldError, owner};
 
-use crate::support::{Timing, eventually, limit, on_a_server, on_each_store};
+use crate::support::{Timing, eventually, on_a_server, on_each_store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -23,7 +23,7 @@ async fn a_name_stays_taken_until_then_and_no_longer() {
         let holder = other.lock("x").status().await.unwrap().holder.unwrap();
         assert!(holder.token == token && holder.lease_left <= 2 * SECOND, "{holder:?}");
         assert!(other.semaphore("s", 2).try_acquire().await.unwrap().is_busy());
-        // Who waits gets it when its time is over.
+        // The next waiter gets it when its time is over.
         let next = other.lock("x").lock_timeout(20 * SECOND).await.unwrap();
         assert!(next.token() > token);
         drop(other.semaphore("s", 2).acquire_many_timeout(2, 20 * SECOND).await.unwrap());
@@ -41,7 +41,7 @@ async fn it_may_be_as_short_as_one_likes() {
         let client = timing.connect(&server.url()).await;
         let lock = client.lock("x");
         let guard = lock.lock().await.unwrap();
-        guard.unlock_at_least(300 * SECOND / 1000).await.unwrap();
+        guard.unlock_at_least(Duration::from_millis(300)).await.unwrap();
         eventually("its time is over", async || !lock.is_locked().await.unwrap()).await;
         for at_least in [Duration::ZERO, Duration::from_nanos(1)] {
             lock.lock().await.unwrap().unlock_at_least(at_least).await.unwrap();
@@ -53,27 +53,24 @@ async fn it_may_be_as_short_as_one_likes() {
 
 #[tokio::test]
 async fn what_cannot_be_kept_is_refused_and_free() {
-    limit(async {
-        on_a_server(async |server| {
-            let client = Timing::default().connect(&server.url()).await;
-            let lock = client.lock("x");
-            let too_long = lock.lock().await.unwrap().unlock_at_least(400 * 86_400 * SECOND).await;
-            assert!(matches!(too_long, Err(HoldError::Lease(_))), "{too_long:?}");
-            eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
-            owner::scope(async {
-                let outer = lock.lock().await.unwrap();
-                let inner = lock.lock().await.unwrap().unlock_at_least(SECOND).await;
-                assert!(matches!(inner, Err(HoldError::Nested(2))), "{inner:?}");
-                assert!(outer.is_valid());
-                outer.unlock().await.unwrap();
-            })
-            .await;
-            let guard = lock.lock().await.unwrap();
-            lock.force_unlock().await.unwrap();
-            guard.lost().await;
-            assert!(matches!(guard.unlock_at_least(SECOND).await, Err(HoldError::Lost(_))));
+    on_a_server(async |server| {
+        let client = Timing::default().connect(&server.url()).await;
+        let lock = client.lock("x");
+        let too_long = lock.lock().await.unwrap().unlock_at_least(400 * 86_400 * SECOND).await;
+        assert!(matches!(too_long, Err(HoldError::Lease(_))), "{too_long:?}");
+        eventually("it is free", async || !lock.is_locked().await.unwrap()).await;
+        owner::scope(async {
+            let outer = lock.lock().await.unwrap();
+            let inner = lock.lock().await.unwrap().unlock_at_least(SECOND).await;
+            assert!(matches!(inner, Err(HoldError::Nested(2))), "{inner:?}");
+            assert!(outer.is_valid());
+            outer.unlock().await.unwrap();
         })
         .await;
+        let guard = lock.lock().await.unwrap();
+        lock.force_unlock().await.unwrap();
+        guard.lost().await;
+        assert!(matches!(guard.unlock_at_least(SECOND).await, Err(HoldError::Lost(_))));
     })
     .await;
 }

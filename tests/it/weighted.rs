@@ -477,7 +477,7 @@ fn of_both(words: &[String]) -> Vec<String> {
     let count = match words[0].as_str() {
         "held" if words.len() > 3 => 3,
         "held" => 2,
-        // Behind these is who has the lock, which a shared name does not say.
+        // The rest names the holder of a lock; a shared name has none.
         "queued" => 5,
         "busy" => 2,
         _ => words.len(),

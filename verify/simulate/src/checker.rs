@@ -253,8 +253,9 @@ pub struct Checker {
     /// numbers, which are compared with the clock of the node that has them.
     node: usize,
     ahead: i64,
-    /// The acquire requests that another node had sent here, by client and number: they carry the time of that one.
-    redirected: BTreeSet<(String, String)>,
+    /// The requests that another node had sent here, by client and number, and when the client had sent them first: they carry the
+    /// time of that node.
+    redirected: BTreeMap<(String, String), std::time::Instant>,
     /// When a client last had an answer with the time of a node (common time, ms).
     learnt: BTreeMap<(String, usize), i64>,
     /// Clients that may have so few requests in flight that a crowd of callers does not get a turn in time.
@@ -724,8 +725,8 @@ impl Checker {
     }
 
     /// A node has sent a request elsewhere.
-    pub fn redirected(&mut self, client: &str, request: &str) {
-        self.redirected.insert((client.to_owned(), request.to_owned()));
+    pub fn redirected(&mut self, client: &str, request: &str, sent: std::time::Instant) {
+        self.redirected.entry((client.to_owned(), request.to_owned())).or_insert(sent);
     }
 
     /// The server was started anew or lost its data: it grants nothing until then.
@@ -866,7 +867,7 @@ impl Checker {
     /// R2: a client that has learnt the clock of a node is not refused as late there. Checked without faults.
     fn check_clock(&mut self, ran: &Ran<'_>, reply: &[String]) {
         let (now, learner) = (self.now(ran), (ran.client.to_owned(), self.node));
-        let is_redirected = self.redirected.contains(&(ran.client.to_owned(), ran.args[0].clone()));
+        let is_redirected = self.redirected.contains_key(&(ran.client.to_owned(), ran.args[0].clone()));
         let has_learnt = self.learnt.get(&learner).is_some_and(|at| now < at + LEARNT_WITHIN);
         if reply[0] == "late" && self.settled && has_learnt && !is_redirected {
             self.violated("R2", format!("{} knows the clock of node {}, and came late", ran.client, self.node));
@@ -1528,9 +1529,9 @@ impl Checker {
             let now = self.now(ran);
             self.extended(key, token, now + number::<i64>(reply, 4));
         }
-        // P10: the last unlock stops the renewals. One that was on its way for long may be redirected, and is sent anew then.
-        let is_redirected = self.redirected.contains(&(ran.client.to_owned(), ran.args[0].clone()));
-        if !is_redirected && self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| ran.sent > *freed) {
+        // P10: the last unlock stops the renewals. One that a node sends elsewhere is sent again, and is as old as the first copy.
+        let first = self.redirected.get(&(ran.client.to_owned(), ran.args[0].clone())).copied().unwrap_or(ran.sent);
+        if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| first > *freed) {
             self.violated("P10", format!("{} renews {token}, which it has freed", ran.client));
         }
     }

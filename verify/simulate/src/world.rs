@@ -1112,7 +1112,7 @@ impl Faults for Around {
     }
 
     fn redirected(&self, redirected: &Redirected<'_>) {
-        let Redirected { client, script, keys, args, error, .. } = redirected;
+        let Redirected { client, script, keys, args, sent, error, .. } = redirected;
         self.note("elsewhere", self.node, || format!("{script} from {client} on {}: {error}", keys[0]));
         let mut state = self.state();
         state.count(match code_of(error) {
@@ -1120,7 +1120,7 @@ impl Faults for Around {
             "ASK" => "redirects_ask",
             _ => "redirects_try_again",
         });
-        state.checker.redirected(client, &args[0]);
+        state.checker.redirected(client, &args[0], *sent);
         if *script == "renew" && code_of(error) == "ASK" {
             self.sent_on.notify_waiters();
         }
