@@ -20,33 +20,35 @@ use crate::lock::{FairLock, in_scope, with};
 use crate::owner::{self, Owner};
 use crate::store::clock::{is_over, now};
 
-/// How many are tried at the same time. A larger set takes turns with the other calls of its client.
+/// How many names a call tries at the same time. A larger set takes turns with the other calls of its client.
 const AT_ONCE: usize = 64;
 
-/// Several locks that are taken together: all of them or none. Made by
-/// [`LockClient::lock_all`]. Making one sends nothing to the server.
+/// Takes several locks together: all of them or none. Made by [`LockClient::lock_all`]. Making one sends nothing to the
+/// server.
 ///
 /// # No deadlock
-/// The names are sorted, and a name that is given twice counts once. First all are tried at the same time. If another
-/// owner has one, the call keeps the names before it, releases the names after it, and waits in its queue; then it goes
-/// on. So it waits only for names behind all that it has, and calls that do so never wait for each other in a circle.
+/// The call sorts the names, and counts a repeated name once. First it tries all names at the same time. If another
+/// owner has one, the call keeps the names before it, releases the names after it, waits in that name's queue, and then
+/// continues. So it only ever waits for a name that comes after all the names it holds, and such calls never wait for
+/// each other in a circle.
 ///
-/// That holds for this call alone. A task that already holds one of these locks or another one, and then calls
-/// `lock_all`, can deadlock with another such task. Take all that a task needs in one call, and before any other lock.
-/// In an [`owner::scope`](crate::owner::scope) a name that its owner holds already is entered again without waiting, but the
-/// names before it are waited for while it is held.
+/// That applies to this call alone. A task that already holds one of these locks, or any other, and then calls
+/// `lock_all` can deadlock with another such task. Take all locks that a task needs in one call, and before any other
+/// lock. In an [`owner::scope`](crate::owner::scope) the call re-enters a name that its owner already holds without
+/// waiting, but the owner keeps that name while the call waits for the names before it.
 ///
 /// # A call that is not polled
-/// A task of the client makes the call, which goes on without being polled. When it has all locks and its future is not polled for
-/// 250 ms, the client releases them, as for a single lock, and the call begins anew when it is polled.
+/// A task of the client makes the call, and continues even if you do not poll the future. If you do not poll it for 250
+/// ms after the task has all locks, the client releases them, as for a single lock, and the call starts again at the
+/// next poll.
 ///
 /// # Semaphores and read-write locks
-/// It takes plain locks only. Permits and shares of a read-write lock that a task holds beside them are outside of this order: take
-/// them after all of its locks, or never wait for a lock while it has them.
+/// It takes plain locks only. This order does not include the permits or shares of a read-write lock that a task also
+/// holds: take them after all of its locks, or never wait for a lock while it has them.
 ///
 /// # Fairness
-/// First come, first served for each name, at the time when the call waits for it. Two calls that want different sets may be
-/// served in another order than they came.
+/// First come, first served for each name, from the time when the call waits for it. Calls for different sets may
+/// succeed in another order than they came.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -64,7 +66,10 @@ pub struct LockAll {
     locks: Arc<[FairLock]>,
 }
 
-/// The guards of a [`LockAll`], one for each name. It ends with [`unlock`](Self::unlock), or when it is dropped.
+/// The guards of a [`LockAll`], one for each name. They end with [`unlock`](Self::unlock), or when this is dropped.
+///
+/// A set has no `ended_token`: [`lost`](Self::lost) watches all names, and [`get`](Self::get) leads to the
+/// [`ended_token`](crate::Held::ended_token) of one.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -83,7 +88,7 @@ pub struct AllGuard {
 }
 
 impl LockClient {
-    /// The locks of these names, to be taken together. No round trip.
+    /// Returns a [`LockAll`], which takes the locks of these names together. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -98,7 +103,7 @@ impl LockClient {
 }
 
 impl LockAll {
-    /// Locks of one client: the order of their names is the same for all who use them.
+    /// All locks are of one client, and every client has the same order of names.
     fn new(locks: impl Iterator<Item = FairLock>) -> Self {
         let mut locks: Vec<FairLock> = locks.collect();
         locks.sort_by(|one, other| one.name().cmp(other.name()));
@@ -117,10 +122,11 @@ impl LockAll {
         self.locks.iter().map(FairLock::name)
     }
 
-    /// The same locks with a lease of their own that is *not* renewed, as [`FairLock::with_lease`]. No round trip.
+    /// The same locks with a fixed lease, which the client does *not* renew, like [`FairLock::with_lease`]. No round
+    /// trip.
     ///
-    /// The lease of each name begins when that name was acquired, so waiting for others uses it up. If one ends before all
-    /// are there, the call begins anew at that name: choose a lease that is longer than the waits.
+    /// The lease of each name begins when the call acquires that name, so waiting for others uses it up. If one ends
+    /// before the call has all locks, the call starts again at that name: choose a lease that is longer than the waits.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -135,7 +141,8 @@ impl LockAll {
         Self { locks: self.locks.iter().map(|lock| lock.with_lease(lease)).collect() }
     }
 
-    /// The same locks with a lease of their own that *is* renewed, as [`FairLock::with_renewed_lease`]. No round trip.
+    /// The same locks with their own lease, which the client renews, like [`FairLock::with_renewed_lease`]. No round
+    /// trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -150,7 +157,7 @@ impl LockAll {
         Self { locks: self.locks.iter().map(|lock| lock.with_renewed_lease(lease)).collect() }
     }
 
-    /// The same locks with a label for the calls made through them, as [`FairLock::labelled`]. No round trip.
+    /// The same locks with a label for the calls made through them, like [`FairLock::labelled`]. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -167,11 +174,11 @@ impl LockAll {
 
     /// Waits for all of them, without a time limit.
     ///
-    /// One round trip if all are free and no more than 64. If not, each name that others have costs a wait in its queue, and
-    /// the free ones between two such names a few round trips. What is held meanwhile is renewed. If
-    /// some of it is lost, the call begins anew at that name.
+    /// One round trip if all are free and there are at most 64. Otherwise, each name that another owner has costs a
+    /// wait in its queue, and the free names between two of those cost a few round trips. In the meantime the client
+    /// renews the names that the call already holds. If it loses one of them, the call starts again at that name.
     ///
-    /// While it waits for one name, others wait for the names that it has already. A set without names returns its
+    /// While the call waits for one name, others wait for the names that it already holds. An empty set returns its
     /// guard at once.
     ///
     /// ```
@@ -183,15 +190,15 @@ impl LockAll {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` does not occur here. After an error the call holds nothing.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue, and releases in the background what was acquired.
+    /// Dropping the future gives up the place in the queue, and releases the acquired names in the background.
     pub fn lock(&self) -> impl Future<Output = Result<AllGuard, LockError>> + Send + use<> {
         self.carry_out(None, Taking::lock)
     }
 
-    /// Like [`lock`](Self::lock), but for at most that long together.
+    /// Like [`lock`](Self::lock), with a limit on the time for the whole call.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -206,17 +213,17 @@ impl LockAll {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::Timeout`] if others had one of them, [`LockError::Unreachable`] if the server did not answer in that
-    /// time, and the others of [`LockError`].
+    /// [`LockError::Timeout`] if others had one of the locks, [`LockError::Unreachable`] if the server did not answer
+    /// in that time, and the other errors of [`LockError`].
     ///
     /// # Cancel safety
-    /// As for `lock`.
+    /// The same as `lock`.
     pub fn lock_timeout(&self, timeout: Duration) -> impl Future<Output = Result<AllGuard, LockError>> + Send + use<> {
         self.carry_out(Some(timeout), Taking::lock)
     }
 
-    /// Takes all of them if all are free and without waiters, else [`Busy`](Tried::Busy). One round trip, one more if it has to
-    /// release some, and as many again for each 64 names.
+    /// Takes all of them if all are free and without waiters, else returns [`Busy`](Tried::Busy). One round trip, one
+    /// more if it has to release some, and the same again for each further 64 names.
     ///
     /// Two calls at the same instant whose sets overlap may both be `Busy`.
     ///
@@ -230,17 +237,17 @@ impl LockAll {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. After an error the call holds nothing.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the background releases what it may have acquired.
+    /// Dropping the future releases in the background any lock that the call may have acquired.
     pub fn try_lock(&self) -> impl Future<Output = Result<Tried<AllGuard>, LockError>> + Send + use<> {
         self.carry_out(None, Taking::try_lock)
     }
 
-    /// Acquires all of them, runs `section` in the owner's scope with a view of each, in the order of their names, and releases. Lock
-    /// calls inside re-enter. A panic in the section releases too. The cost is that of [`lock`](Self::lock) and of
-    /// [`AllGuard::unlock`].
+    /// Acquires all of them, runs `section` in the owner's scope with a view of each, in the order of their names, and
+    /// then releases them. Lock calls inside re-enter. A panic in the section also releases them. Costs as much as
+    /// [`lock`](Self::lock) and [`AllGuard::unlock`].
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -251,11 +258,11 @@ impl LockAll {
     /// ```
     ///
     /// # Errors
-    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but one of the locks was lost or
-    /// a release has no answer.
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with the output of the section, if it ran
+    /// but the client lost one of the locks or got no answer to a release.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section where it is, and releases.
+    /// Dropping the future drops the section at its current point, and releases.
     pub fn with<F, R>(
         &self,
         section: F,
@@ -268,7 +275,7 @@ impl LockAll {
         in_scope(with(self.lock(), split, section))
     }
 
-    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both.
+    /// Like [`with`](Self::with), for a section that returns a `Result`: one `?` for both.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -279,10 +286,10 @@ impl LockAll {
     /// ```
     ///
     /// # Errors
-    /// As for [`FairLock::try_with`].
+    /// The same as [`FairLock::try_with`].
     ///
     /// # Cancel safety
-    /// As for `with`.
+    /// The same as `with`.
     pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
     where
         F: FnOnce(Vec<Held>) -> R,
@@ -292,12 +299,12 @@ impl LockAll {
         self.with(section).map(WithError::flatten)
     }
 
-    /// Nothing is taken for a set of which one can never be had.
+    /// Checks all names before the call takes any, since it could never have an invalid one.
     fn check(&self) -> Result<(), LockError> {
         self.locks.iter().try_for_each(FairLock::check)
     }
 
-    /// Has a task of the client make the call.
+    /// Makes the call in a task of the client.
     fn carry_out<T, F, C>(
         &self,
         timeout: Option<Duration>,
@@ -311,10 +318,10 @@ impl LockAll {
         let all = self.clone();
         async move {
             all.check()?;
-            // A limit that is too far away to be added is as good as none.
+            // If the limit is too far away to be added, there is none.
             let limit = timeout.and_then(|timeout| now().checked_add(timeout));
             let taking = Taking { locks: all.locks, scope: owner::current(), task: TaskOrThread::current(), limit };
-            // Without a name there is nothing to wait for.
+            // Without a name the call never waits.
             let Some(context) = taking.locks.first().and_then(FairLock::context) else { return call(taking).await };
             let late = || LockError::Unreachable(no_answer_yet());
             task::carry_out(&context, limit, late, || call(taking.clone())).await
@@ -350,8 +357,8 @@ impl Taking {
                 }
             }
             if let Some(busy) = busy {
-                // Before it returns, so that the next call of this task does not find what is left of this one. A
-                // release without an answer goes on in the background.
+                // Before it returns, so that the task's next call does not find leftovers of this one. A release
+                // without an answer continues in the background.
                 let _ = taken.unlock().await;
                 return Ok(Tried::Busy(busy));
             }
@@ -360,7 +367,7 @@ impl Taking {
     }
 
     /// Waits for a name only while it holds nothing but names before it. The names of all clients have one order, so in
-    /// a chain of waiting calls the call with the last name waits for a holder that does not wait.
+    /// a chain of waiting calls, the call with the last name waits for a holder that does not wait.
     async fn lock(self) -> Result<AllGuard, LockError> {
         let mut taken = AllGuard { guards: Vec::new() };
         let (mut at_once, mut saw_others) = (AT_ONCE, false);
@@ -382,19 +389,19 @@ impl Taking {
                 Some(refused) => {
                     saw_others |= matches!(refused, Refused::Busy);
                     self.wait_for_next(&mut taken).await.map_err(|error| told(error, saw_others))?;
-                    // Others seem to want what comes next, too. A try that is taken back is lost work, so their number begins
-                    // anew and grows with success: no more are lost then than were of use.
+                    // Others probably want the next names too. A try that the call takes back is lost work, so it tries
+                    // one name, and more with each success: it never loses more tries than have succeeded.
                     at_once = 1;
                 }
             }
         }
     }
 
-    /// Waits for the first name that is not held. It returns without it when another one is lost.
+    /// Waits for the first name that it does not hold. Returns without it after the loss of another name.
     async fn wait_for_next(&self, taken: &mut AllGuard) -> Result<(), LockError> {
         let Some(next) = self.locks.get(taken.guards.len()) else { return Ok(()) };
         tokio::select! {
-            // First: what is lost has to be waited for before this one.
+            // First: the call must wait for a lost name before this one.
             biased;
             () = taken.one_ended() => {}
             guard = next.take_for(self.caller(), IfBusy::Wait(self.left())) => taken.guards.extend(guard?.into_result()),
@@ -445,8 +452,8 @@ impl AllGuard {
         self.get(name).map(|guard| guard.token())
     }
 
-    /// Each name with its fencing token. A resource checks the token of its own name: those of two names cannot be compared. No
-    /// round trip.
+    /// Each name with its fencing token. A resource checks the token of its own name; tokens of different names are not
+    /// comparable. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -459,7 +466,7 @@ impl AllGuard {
         self.guards.iter().map(|guard| (guard.name(), guard.token()))
     }
 
-    /// Whether all are held at this instant, by the local clock less the drift. No round trip.
+    /// Whether this guard holds all names at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -474,8 +481,8 @@ impl AllGuard {
         self.guards.iter().all(|guard| guard.is_valid())
     }
 
-    /// For how long all are held if no further renewal succeeds; zero when one is lost. Without a name there is no
-    /// limit. No round trip.
+    /// How long this guard holds all names if no further renewal succeeds; zero after the loss of one, and unlimited
+    /// without a name. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -489,7 +496,8 @@ impl AllGuard {
         self.guards.iter().map(|guard| guard.valid_for()).min().unwrap_or(Duration::MAX)
     }
 
-    /// Sets a new lease from now on for all of them, as [`LockGuard::extend`]. A round trip, for all at the same time.
+    /// Sets a new lease from now on for all of them, like [`LockGuard::extend`]. One round trip, for all at the same
+    /// time.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -502,15 +510,17 @@ impl AllGuard {
     /// ```
     ///
     /// # Errors
-    /// The first one, by name, of those of `LockGuard::extend`. The others may have the new lease.
+    /// The errors of `LockGuard::extend`; if several names fail, the error of the first name. The others may have the
+    /// new lease.
     ///
     /// # Cancel safety
-    /// As for `LockGuard::extend`.
+    /// The same as `LockGuard::extend`.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         join_all(self.guards.iter().map(|guard| guard.extend(lease))).await.into_iter().collect()
     }
 
-    /// Resolves when one of them is lost, with its name. The others stay held until the guard is dropped. No round trip.
+    /// Resolves with the name when the guard loses one of them. The guard keeps the others until it is dropped. No
+    /// round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -523,14 +533,13 @@ impl AllGuard {
     /// # Cancel safety
     /// Safe to drop and call again.
     pub fn lost(&self) -> impl Future<Output = (&str, Loss)> + Send {
-        // Each is a small allocation, and a set without contention never asks.
         let losses: Vec<_> =
             self.guards.iter().map(|guard| guard.lost().map(|loss| (guard.name(), loss)).boxed()).collect();
         first_of(losses)
     }
 
-    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip for up to 256 names,
-    /// as many as a client has requests under way; more names take more.
+    /// Releases all of them at the same time, the last name first, and waits for the answers. One round trip for up to
+    /// 256 names, the number of requests that a client can have under way; more for more names.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -542,13 +551,13 @@ impl AllGuard {
     /// ```
     ///
     /// # Errors
-    /// [`UnlockAllError`] names each that was lost before, or whose release has no answer or was refused. The client goes on
-    /// trying where that can help.
+    /// [`UnlockAllError`] lists each name that was already lost, and each whose release the server did not answer or
+    /// refused. The client keeps trying if that can help.
     ///
     /// # Cancel safety
-    /// Once called, the releases are certain: if the future is dropped, the background finishes them.
+    /// Once called, the releases are certain: the client finishes them in the background if you drop the future.
     pub async fn unlock(mut self) -> Result<(), UnlockAllError> {
-        // From the last to the first: a waiter for the first name goes on to the others, and finds them free.
+        // The last name first: a waiter for the first name goes on to the others, and finds them free.
         let releasing = std::mem::take(&mut self.guards).into_iter().rev().map(|guard| async {
             let name = guard.name().to_owned();
             Some((name, guard.unlock().await.err()?))
@@ -561,7 +570,7 @@ impl AllGuard {
         }
     }
 
-    /// The single guards in the order of their names, to release them one by one. No round trip.
+    /// The single guards, in the order of their names, for releasing them one by one. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -576,7 +585,7 @@ impl AllGuard {
         std::mem::take(&mut self.guards)
     }
 
-    /// Takes over what was acquired, up to the first name that was not. What comes after that is released.
+    /// Keeps the guards up to the first name that was not acquired, and releases those after it.
     fn take_in(&mut self, tried: Vec<Result<Tried<LockGuard>, LockError>>) -> Option<Refused> {
         let (mut above, mut refused) = (Self { guards: Vec::new() }, None);
         for outcome in tried {
@@ -584,7 +593,7 @@ impl AllGuard {
                 Ok(Tried::Acquired(guard)) if refused.is_none() => self.guards.push(guard),
                 Ok(Tried::Acquired(guard)) => above.guards.push(guard),
                 Ok(Tried::Busy(_)) => refused = refused.or(Some(Refused::Busy)),
-                // An error that no waiting mends counts wherever it is: no wait for the names before it.
+                // An error that waiting cannot fix counts at any name: the call does not wait for the names before it.
                 Err(error) if refused.is_none() || is_final(&error) => refused = Some(Refused::Failed(error)),
                 Err(_) => {}
             }
@@ -592,12 +601,12 @@ impl AllGuard {
         refused
     }
 
-    /// Resolves when one has ended. The caller relies on none until all are held, so a loss is not reported as one.
+    /// Resolves when a hold has ended. The caller relies on none until the call has all, so it does not report a loss.
     async fn one_ended(&self) {
         first_of(self.guards.iter().map(|guard| guard.ended().boxed()).collect()).await;
     }
 
-    /// If one is lost, releases it and the names after it: the call has to wait for it before them.
+    /// After the loss of a name, releases it and the names after it, since the call must wait for it before them.
     fn give_back_after_a_loss(&mut self) -> bool {
         let Some(lost) = self.guards.iter().position(|guard| !guard.is_valid()) else { return false };
         drop(Self { guards: self.guards.split_off(lost) });
@@ -620,14 +629,14 @@ impl fmt::Debug for AllGuard {
     }
 }
 
-/// Why not all were acquired that were tried.
+/// Why the call did not acquire all the names that it tried.
 enum Refused {
-    /// Other owners have the first name that was not acquired, or wait for it.
+    /// Other owners have the first name that it did not acquire, or wait for it.
     Busy,
     Failed(LockError),
 }
 
-/// What the first of them says. Never, if there are none.
+/// The output of the first to complete. Never completes if there are none.
 async fn first_of<T>(futures: Vec<BoxFuture<'_, T>>) -> T {
     match futures.is_empty() {
         true => pending().await,
@@ -635,13 +644,13 @@ async fn first_of<T>(futures: Vec<BoxFuture<'_, T>>) -> T {
     }
 }
 
-/// Not by waiting any longer.
+/// Whether waiting longer cannot fix it.
 fn is_final(error: &LockError) -> bool {
     !matches!(error, LockError::Unreachable(_) | LockError::Timeout { .. })
 }
 
-/// The error to return. The time of a call that has waited for others may end while its next request is under way. That
-/// is no silence of the server (decision 42).
+/// The error to return. A call that has waited for others may time out while its next request is under way. That does
+/// not mean that the server is silent (decision 42).
 fn told(error: LockError, saw_others: bool) -> LockError {
     match error {
         LockError::Unreachable(cause) if saw_others && is_only_late(&cause) => LockError::Timeout { holder: None },

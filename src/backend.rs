@@ -1,4 +1,5 @@
-//! The backend of a client: one server, or several masters. Beside handles and the builder no file of the page knows which.
+//! The backend of a client: one server, or several masters. In the public layer, only handles and the builder know
+//! which.
 
 use std::slice;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub enum Backend {
     Several(Arc<Quorum>),
 }
 
-/// A lock at one server or at several. Cheap to clone: the future of each call has one of its own.
+/// A lock at one server or at several. Cheap to clone: the future of each call owns a clone.
 #[derive(Clone)]
 pub enum AnyLock {
     One(Arc<DrivenLock>),
@@ -43,7 +44,7 @@ pub enum AnyHold {
     Several(Arc<QuorumHold>),
 }
 
-/// The same call on either of them.
+/// Makes the same call on either variant.
 macro_rules! each {
     ($kind:ident, $value:expr, $it:ident => $call:expr) => {
         match $value {
@@ -55,7 +56,7 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Backend {
-    /// A share of this name, used as that kind. Several masters have locks only: see [`AnyLock::at_server`].
+    /// The lock of this kind and name, for that share. Several masters have locks only: see [`AnyLock::at_server`].
     pub fn lock(&self, kind: Kind, share: Share, name: &str) -> AnyLock {
         match self {
             Self::One(client) => AnyLock::One(Arc::new(DrivenLock::of(kind, share, client.clone(), name))),
@@ -63,7 +64,7 @@ impl Backend {
         }
     }
 
-    /// One for each server. There is always a first one.
+    /// The context of each server, at least one.
     pub fn contexts(&self) -> impl Iterator<Item = &Arc<Context>> {
         let (one, several) = match self {
             Self::One(client) => (Some(client.driver().context()), None),
@@ -72,7 +73,7 @@ impl Backend {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// The same at all servers.
+    /// The client id, which is the same at all servers.
     pub fn id(&self) -> &str {
         self.contexts().next().map_or("", |context| &context.runner.client.id)
     }
@@ -102,12 +103,12 @@ impl AnyLock {
         }
     }
 
-    /// For calls that only one server has.
+    /// For calls that need a single server.
     pub fn of_one_server(&self) -> Result<&Self, SeveralServers> {
         if let Self::Several(_) = self { Err(SeveralServers) } else { Ok(self) }
     }
 
-    /// The lock at its only server, for what is asked about it.
+    /// The lock at its only server, for questions about it.
     pub fn at_server(&self) -> Result<&DrivenLock, SeveralServers> {
         self.of_one_server()?.each().first().ok_or(SeveralServers)
     }
@@ -116,7 +117,7 @@ impl AnyLock {
         self.each().first().map_or("", DrivenLock::name)
     }
 
-    /// The server that this one is, by another address.
+    /// The index of the same server under another address, if any.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         match self {
             Self::Several(lock) => lock.same_as(server),
@@ -125,12 +126,12 @@ impl AnyLock {
     }
 }
 
-/// Acquires a lock. No function: a waiter would keep the arguments of one more call for as long as it waits.
+/// Acquires a lock. Not a function: a waiter would keep the arguments of one more call for as long as it waits.
 macro_rules! acquire {
     ($lock:expr, $caller:expr, $if_busy:expr) => {
         match $lock {
             AnyLock::One(lock) => lock.acquire($caller, $if_busy).await?.map(AnyGuard::One),
-            // Boxed: a waiter of one server needs no room for it.
+            // Boxed, so that a wait at a single server does not reserve space for it.
             AnyLock::Several(lock) => Box::pin(lock.acquire($caller, $if_busy)).await?.map(AnyGuard::Several),
         }
     };
@@ -152,7 +153,7 @@ impl AnyGuard {
         }
     }
 
-    /// How much of the name it has.
+    /// How much of the name the guard holds.
     pub fn weight(&self) -> u32 {
         match self {
             Self::One(guard) => guard.weight(),
@@ -160,7 +161,7 @@ impl AnyGuard {
         }
     }
 
-    /// From here on it has that much of the name.
+    /// Reduces how much of the name the guard holds.
     pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
         match self {
             Self::One(guard) => guard.shrink_to(weight).await,
@@ -169,7 +170,7 @@ impl AnyGuard {
         }
     }
 
-    /// A new lease from now on. On several servers: at a majority of them.
+    /// Sets a new lease from now on; with several servers, at a majority of them.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         match self {
             Self::One(guard) => guard.extend(lease).await,
@@ -177,7 +178,7 @@ impl AnyGuard {
         }
     }
 
-    /// Gives what it holds to a handle.
+    /// Gives its hold to a handle.
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
         match self {
             Self::One(guard) => guard.detach(lease).await.of(Self::One),
@@ -185,7 +186,7 @@ impl AnyGuard {
         }
     }
 
-    /// Unlocks it, and the name stays taken until it was held for that long.
+    /// Unlocks it, but the name stays taken until it has been held for `at_least`.
     pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         match self {
             Self::One(guard) => guard.unlock_at_least(at_least).await,
@@ -193,16 +194,16 @@ impl AnyGuard {
         }
     }
 
-    /// What the keys of its server begin with.
+    /// The prefix of its server's keys.
     pub fn prefix(&self) -> String {
         match self {
             Self::One(guard) => guard.prefix(),
-            // A quorum has no handles, which name it.
+            // Only handles need the prefix, and a quorum has none.
             Self::Several(_) => String::new(),
         }
     }
 
-    /// The places of its servers in the list.
+    /// The indices of its servers in the list.
     pub fn servers(&self) -> Vec<usize> {
         each!(Self, self, guard => guard.servers())
     }

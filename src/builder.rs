@@ -40,15 +40,15 @@ use crate::store::options::{Options, OptionsError};
 use crate::store::runner::Runner;
 use crate::store::{ServedKeys, SpawnHook, Store, cluster, runtime, sentinel};
 
-/// Default for `clock_difference`.
+/// The default of `clock_difference`.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
-/// With fewer servers no loss of one can be survived.
+/// Fewer servers cannot survive the loss of one.
 const FEWEST: usize = 3;
 
 impl LockClient {
-    /// Connects to one server, or to a majority of several, with the default options; see [`LockClientBuilder::connect`]. Takes
-    /// at most twice the operation time-out, three times for Sentinels, clusters and several servers, and longer where a host name
-    /// has to be looked up.
+    /// Connects to one server, or to a majority of several, with the default options; see
+    /// [`LockClientBuilder::connect`]. Takes at most twice the operation time-out, three times for Sentinels, clusters
+    /// and several servers, and longer if it has to look up a host name.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -70,8 +70,8 @@ impl LockClient {
         Self::builder().connect(servers).await
     }
 
-    /// A client of a server of its own inside this process, for a first look and for tests. It runs
-    /// the same scripts and keeps the same promises, but only within this process.
+    /// Creates a client with its own server inside this process, for a first look and for tests. It runs the same
+    /// scripts and keeps the same promises, but only within this process.
     ///
     /// For several clients of one such server, see [`LockClientBuilder::embedded`].
     ///
@@ -95,7 +95,7 @@ impl LockClient {
         Self::builder().embedded(&EmbeddedServer::new())
     }
 
-    /// Options to change before connecting.
+    /// Returns a builder, to change options before connecting.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -118,27 +118,27 @@ impl LockClient {
     }
 }
 
-/// Options of a [`LockClient`]. [`connect`](Self::connect) checks them, also against each other, and
+/// Options of a [`LockClient`]. [`connect`](Self::connect) checks each of them, and whether they fit together, and
 /// makes the client. Times count in whole milliseconds.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | `lease` | 30 s | how long the server keeps a lock without a renewal; renewed every third of it |
+/// | `lease` | 30 s | how long the server keeps a lock without a renewal; the client renews it every third of that |
 /// | `operation_timeout` | 2 s | how long one request may take |
-/// | `waiter_ttl` | 7 s, or three `poll_interval`, or `grant_ttl` and two `poll_interval`, if that is longer | how long the waiters of a client keep their places while the server does not hear from it |
-/// | `poll_interval` | 2 s | how often a waiting client asks, in case a message was lost |
-/// | `grant_ttl` | 3 s | how long a lock that is handed to a waiter of this client is valid at first, at least |
-/// | `token_ttl` | 24 h | how long the last token of an unused name is remembered, at least |
-/// | `max_waiters` | 65,536 | how many may wait for one name; one whose process died counts until its `waiter_ttl` is over, and for one `waiter_ttl` more where no client was heard meanwhile |
-/// | `strict_restart` | off; on several servers the lease | how long a server that was started anew grants nothing, at least |
+/// | `waiter_ttl` | 7 s, or three `poll_interval`, or `grant_ttl` and two `poll_interval`, whichever is longest | how long a client's waiters keep their places while the server receives nothing from the client |
+/// | `poll_interval` | 2 s | how often a waiting client polls, in case it missed a message |
+/// | `grant_ttl` | 3 s | how long a lock handed to a waiter of this client is valid at first, at least |
+/// | `token_ttl` | 24 h | how long the server remembers the last token of an unused name, at least |
+/// | `max_waiters` | 65,536 | how many may wait for one name; a waiter whose process died counts until its `waiter_ttl` has expired, and for one more `waiter_ttl` if the server received nothing from any client in the meantime |
+/// | `strict_restart` | off; on several servers the lease | how long a restarted server grants nothing, at least |
 /// | `clock_difference` | 1 s | on several servers: by how much the clock of each may be off |
-/// | `server_timeout` | `operation_timeout` / 4 | on several servers: how long one may take before the others go on without it |
-/// | `max_hold` | off | a hold that is renewed ends after this long, so a forgotten guard cannot keep the lock forever |
-/// | `label` | host:pid | what `status()` shows beside this client's holds and waits |
-/// | `prefix` | `fairlock` | what all keys begin with |
+/// | `server_timeout` | `operation_timeout` / 4 | on several servers: how long one may take before the client proceeds without it |
+/// | `max_hold` | off | the client stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever |
+/// | `label` | host:pid | the text that `status()` shows next to this client's holds and waits |
+/// | `prefix` | `fairlock` | the beginning of all keys |
 ///
-/// Clients with different options work together. Then P6 goes by the longest `waiter_ttl`, and P7 by the waiter's
-/// `poll_interval` where that is longer than the holder's lease.
+/// Clients with different options work together. The longest `waiter_ttl` then sets the bound of P6, and the waiter's
+/// `poll_interval` the bound of P7 if it is longer than the holder's lease.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -158,20 +158,20 @@ pub struct LockClientBuilder {
     options: Options,
     /// `None`: derived from the poll interval and `grant_ttl`.
     waiter_ttl: Option<Duration>,
-    /// For several servers. Not in `options`, since one server needs none.
+    /// For several servers. Not in `options`, since a single server does not use it.
     clock_difference: Duration,
-    /// For several servers, where it is on by default.
+    /// For several servers, which have it on by default.
     without_strict_restart: bool,
     root_certificate: Option<Vec<u8>>,
     runtime: Option<Handle>,
-    /// Whether the client goes on trying if its first attempt to connect fails.
+    /// Whether the client keeps trying if its first attempt to connect fails.
     goes_on: bool,
 }
 
 impl LockClientBuilder {
-    /// How long the server keeps a lock without a renewal, and so how long others wait when a holder
-    /// dies. Defaults to 30 s. The watchdog renews it every third of that. Over a slow link choose many round
-    /// trips: a lock is valid for the lease less the time that its answer took.
+    /// How long the server keeps a lock without a renewal, and so how long others wait when a holder dies. Defaults to
+    /// 30 s. The client renews it every third of that. Over a slow link, choose a lease of many round trips: a lock is
+    /// valid for the lease less the time that its answer took.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -182,9 +182,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long one request may take, waiting for a connection included. Defaults to 2 s. Connecting takes three round
-    /// trips or more within one such time: over a slow link choose at least four, or the client never reconnects. The look-up of a
-    /// host name has as much time again.
+    /// How long one request may take, including the wait for a connection. Defaults to 2 s. Connecting takes three
+    /// round trips or more within one such time: over a slow link choose at least four, or the client never reconnects.
+    /// The look-up of a host name may take as long again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -195,10 +195,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the waiters of this client keep their places while the server does not hear from it: at least three times
-    /// [`poll_interval`](Self::poll_interval), and at least [`grant_ttl`](Self::grant_ttl). Defaults to the longest of 7 s, three
-    /// `poll_interval`, and `grant_ttl` plus two `poll_interval`. If it is shorter than `grant_ttl` plus two `poll_interval`, a lock
-    /// that is handed over may cost its waiter one more round trip.
+    /// How long the waiters of this client keep their places while the server receives nothing from it: at least three
+    /// times [`poll_interval`](Self::poll_interval), and at least [`grant_ttl`](Self::grant_ttl). Defaults to the
+    /// longest of 7 s, three `poll_interval`, and `grant_ttl` plus two `poll_interval`. If it is shorter than
+    /// `grant_ttl` plus two `poll_interval`, a hand-over may cost its waiter one more round trip.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -209,7 +209,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// How often a waiting client asks the server, in case a message was lost. Defaults to 2 s.
+    /// How often a waiting client polls the server, in case it missed a message. Defaults to 2 s.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -220,11 +220,15 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long a lock that is handed to a waiter of this client is valid at least, less 1 % and 2 ms, unless its lease is shorter. Its
-    /// first renewal, 50 ms and a round trip later, gives it the whole lease. The server keeps the lock for `grant_ttl` plus a
-    /// [`poll_interval`](Self::poll_interval), since the waiter counts from its last poll; if the answer to that is late, the waiter
-    /// asks once more. Make it longer than two round trips: a waiter whose message was lost finds the lock with its
-    /// next poll and confirms it with one more request, and otherwise loses it to the next waiter. Defaults to 3 s.
+    /// How long a lock handed to a waiter of this client is valid at least, less 1 % and 2 ms, unless its lease is
+    /// shorter. Defaults to 3 s.
+    ///
+    /// The first renewal, 50 ms and a round trip later, gives the lock its whole lease. Until then the server keeps the
+    /// lock for `grant_ttl` plus a [`poll_interval`](Self::poll_interval), since the waiter counts from its last poll.
+    /// If the answer to that poll is late, the waiter asks once more.
+    ///
+    /// Make it longer than two round trips: a waiter that missed its message finds the lock with its next poll, and
+    /// needs one more request to confirm it. If `grant_ttl` is too short for that, the lock goes to the next waiter.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -235,7 +239,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long the server remembers the last token of an unused name; it may take up to 100 s longer. Defaults to 24 h.
+    /// How long the server remembers the last token of an unused name; it may remember it for up to 100 s longer.
+    /// Defaults to 24 h.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -246,7 +251,7 @@ impl LockClientBuilder {
         self
     }
 
-    /// How many may wait for one name. Beyond that `lock` fails with
+    /// How many may wait for one name. Above that, `lock` fails with
     /// [`LockError::QueueFull`](crate::LockError::QueueFull). Defaults to 65,536.
     ///
     /// ```
@@ -257,13 +262,17 @@ impl LockClientBuilder {
         self
     }
 
-    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. It never ends a hold before the end
-    /// of its first lease. For a hold that had to wait, that is its grant, which ends a [`grant_ttl`](Self::grant_ttl) plus a
-    /// [`poll_interval`](Self::poll_interval) after the last request of the wait. Neither nested locks nor
-    /// [`extend`](crate::LockGuard::extend) prolong it. For a set of locks it counts from the moment when all are held, or from the
-    /// first guard that its owner gets of one of them before that. It limits guards only, neither the lease of a
-    /// [detach](crate::LockGuard::detach) nor the lease that [`LockClient::extend`] sets for a handle. Attaching a handle starts it
-    /// again. Defaults to no limit.
+    /// Stops renewing a hold after this long, so a forgotten guard cannot keep the lock forever. Defaults to no limit.
+    ///
+    /// It never ends a hold before the hold's first lease has ended. The first lease of a hold that had to wait is its
+    /// grant, which ends a [`grant_ttl`](Self::grant_ttl) plus a [`poll_interval`](Self::poll_interval) after the last
+    /// request of the wait. Neither nested locks nor [`extend`](crate::LockGuard::extend) prolong a hold beyond this
+    /// limit.
+    ///
+    /// For a set of locks, the time counts from the moment when the call holds all of them, or from the first guard
+    /// that its owner gets for one of them before that. The limit applies to guards only, neither to the lease of a
+    /// [detach](crate::LockGuard::detach) nor to the lease that [`LockClient::extend`] sets for a handle. Attaching a
+    /// handle starts the time again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -274,32 +283,36 @@ impl LockClientBuilder {
         self
     }
 
-    /// Keeps P1 over a restart: a server that was started anew, was promoted, or lost its data grants no lock until every
-    /// lock that it may have forgotten has ended. `longest_lease` is the longest lease that any client of this prefix
-    /// asks for, here and in [`with_lease`](crate::FairLock::with_lease). It must be at least the longest
-    /// [`grant_ttl`](Self::grant_ttl) plus [`poll_interval`](Self::poll_interval), the first lease of a waiter. Off by default on one
-    /// server: then a restart without data may give a lock away while its holder still relies on the rest of its lease. On several
-    /// servers it is on, with the lease, and a restarted server does not count until it grants again.
+    /// Keeps P1 over a restart: a server that has restarted, was promoted, or lost its data grants no lock until every
+    /// lock that it may have forgotten has ended. Off by default on one server: there, after a restart without data,
+    /// the server may grant a lock whose holder still relies on the rest of its lease. On by default on several
+    /// servers, with the lease; a restarted server then does not count until it grants again.
+    ///
+    /// `longest_lease` is the longest lease that any client of this prefix asks for, here and in
+    /// [`with_lease`](crate::FairLock::with_lease). It must be at least the longest [`grant_ttl`](Self::grant_ttl) plus
+    /// [`poll_interval`](Self::poll_interval), the first lease of a waiter.
     ///
     /// # What it costs
-    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, even if
-    ///   nothing was lost; at each of several servers for twice the [`clock_difference`](Self::clock_difference) more.
-    ///   The very first client at a new server waits as long. Meanwhile waiters queue and keep their order (waiters
-    ///   whose queue was lost queue again, in any order), and [`try_lock`](crate::FairLock::try_lock) returns `Busy`, or of several
-    ///   servers [`Unreachable`](crate::LockError::Unreachable). Held locks are renewed, re-entered and released
-    ///   as usual. [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log have the remaining time.
+    /// - Every restart, every failover and every `FLUSHALL` stops all grants for `longest_lease` + 1 s, even if no data
+    ///   was lost. With several servers, each stops for twice the [`clock_difference`](Self::clock_difference) more.
+    ///   The very first client at a new server waits as long.
+    /// - During that time waiters queue and keep their order (if the server lost their queue, they queue again, in any
+    ///   order). [`try_lock`](crate::FairLock::try_lock) returns `Busy`, or on several servers
+    ///   [`Unreachable`](crate::LockError::Unreachable). The server renews, re-enters and releases held locks as usual.
+    ///   [`LockStatus::frozen_for`](crate::LockStatus::frozen_for) and a warning in the log show the remaining time.
     /// - Two round trips more for each connection; one more key for each request that grants or releases; the right to
     ///   `INFO` (`+info`). A key `<prefix>:{boot}` stays on the server.
     ///
     /// # What it needs
-    /// - All clients of the prefix set it, and alike. A client without it takes a lock that is frozen for the others.
-    /// - A single server, several, or Sentinel. After a failover a primary that is cut off, and not dead, may go on granting for
-    ///   as long as clients reach it: `min-replicas-to-write` keeps it from that. If its `min-replicas-max-lag` is above
-    ///   1 s, add the rest to `longest_lease`.
-    /// - A [handle](crate::HoldHandle) that was attached, released or forced must not be used again. On a server that comes back with
-    ///   older data, such a handle may hold the lock once more.
-    /// - Connections to the server itself. A proxy that keeps a client's connection while it changes the server behind it
-    ///   hides the restart. So does a `REPLICAOF` by hand, there and back, for clients whose connections stay.
+    /// - All clients of the prefix must set it, to the same time. A client without it takes a lock that is frozen for
+    ///   the others.
+    /// - A single server, several servers, or Sentinel. After a failover, a primary that is cut off but alive may keep
+    ///   granting for as long as clients reach it; `min-replicas-to-write` prevents that. If its `min-replicas-max-lag`
+    ///   is above 1 s, add the rest to `longest_lease`.
+    /// - Do not use a [handle](crate::HoldHandle) again after it was attached, released or forced. On a server that
+    ///   comes back with older data, such a handle may hold the lock once more.
+    /// - Direct connections to the server. A proxy that keeps a client's connection but switches to another server
+    ///   hides the restart. So does a manual `REPLICAOF`, there and back, for clients whose connections stay open.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -312,13 +325,16 @@ impl LockClientBuilder {
         self
     }
 
-    /// [`connect`](Self::connect) succeeds even if a server is [not ready yet](ConnectError::may_pass): it is down or loading its
-    /// data, it is full, a cluster has no slots yet, or Sentinels do not know the service yet. The client goes on trying, as after
-    /// each loss of the connection. Until then `lock` waits, calls with a limit return
-    /// [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) shows the reason (while no server of a
-    /// cluster is known, only those errors have it). For services that start without their servers, or together with them.
+    /// Makes [`connect`](Self::connect) succeed even if a server is [not ready yet](ConnectError::may_pass): it is down
+    /// or loading its data, it is full, a cluster lacks slots, or Sentinels do not know the service yet. For services
+    /// that start without their servers, or together with them.
     ///
-    /// A permanent problem is still an error: a wrong password, a missing right, a certificate, options that do not fit.
+    /// The client keeps trying, as it does after losing a connection. Until it connects, `lock` waits, calls with a
+    /// limit return [`Unreachable`](crate::LockError::Unreachable), and [`state`](LockClient::state) shows the reason
+    /// (until the client knows a server of a cluster, only those errors have it).
+    ///
+    /// A permanent problem is still an error: a wrong password, a missing right, a certificate, options that do not
+    /// fit.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -334,8 +350,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// No [`strict_restart`](Self::strict_restart) on several servers, where it is on by default. For tests: a server that
-    /// comes back empty can then let two hold the lock.
+    /// Turns off [`strict_restart`](Self::strict_restart) on several servers, which have it on by default. For tests:
+    /// two owners may hold a lock at once after a server comes back empty.
     ///
     /// ```
     /// let for_tests = fairlock::LockClient::builder().without_strict_restart();
@@ -347,7 +363,8 @@ impl LockClientBuilder {
     }
 
     /// How far the clock of each of several servers may be off the true time, while a server is down and until it
-    /// grants again. Defaults to 1 s. Tokens come from these clocks; validity does not. One server needs none.
+    /// grants again. Defaults to 1 s. Tokens come from these clocks; validity does not. A single server does not use
+    /// it.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -358,9 +375,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// How long one of several servers may take to answer before the client goes on without it. The client then skips that server
-    /// until it has answered. Must be longer than a round trip to the slowest server, and at most the operation time-out; defaults to
-    /// a quarter of that. With one server the operation time-out counts.
+    /// How long one of several servers may take to answer before the client proceeds without it. The client then skips
+    /// that server until it answers. Must be longer than a round trip to the slowest server, and at most the operation
+    /// time-out; defaults to a quarter of the operation time-out. With one server only the operation time-out counts.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -371,9 +388,9 @@ impl LockClientBuilder {
         self
     }
 
-    /// Free text that [`status`](crate::FairLock::status) shows beside this client's holds and waits.
-    /// At most 256 bytes. Defaults to host name and process id. In CLIENT LIST of the server the client's connection is named
-    /// `fairlock:` and the label, with `_` for spaces and for all that is not ASCII.
+    /// Free text that [`status`](crate::FairLock::status) shows next to this client's holds and waits. At most 256
+    /// bytes. Defaults to host name and process id. The server's CLIENT LIST names the client's connection `fairlock:`
+    /// and the label, with `_` for each space and each character that is not ASCII.
     ///
     /// ```
     /// let builder = fairlock::LockClient::builder().label("billing worker 7");
@@ -395,11 +412,12 @@ impl LockClientBuilder {
     }
 
     /// Distinguishes the locks of this client in the [metrics](crate::operating#metrics): `group` maps a name to the
-    /// value of the label `lock`. Without it there is no such label, because each value is a series of its own in the
-    /// server that stores them, and names may be many. So make few groups: after 1000 of them all others are `other`.
+    /// value of the label `lock`. By default the metrics lack this label, because the server that stores them keeps a
+    /// series for each value, and there may be many names. So make few groups: after the first 1000, all others are
+    /// `other`.
     ///
-    /// The client calls `group` once for each [`LockClient::lock`]. If it panics, the group is `other`. Install the recorder
-    /// before the client connects, as with all metrics.
+    /// The client calls `group` once for each [`LockClient::lock`]. If it panics, the group is `other`. Install the
+    /// recorder before the client connects, as for all metrics.
     ///
     /// ```
     /// // `orders:42` and `orders:43` count together, as `orders`.
@@ -413,13 +431,13 @@ impl LockClientBuilder {
         self
     }
 
-    /// The runtime that the client's connection and background tasks live in. Defaults to the runtime in which
-    /// [`connect`](Self::connect) is called.
+    /// The runtime of the client's connection and background tasks. Defaults to the runtime that calls
+    /// [`connect`](Self::connect).
     ///
-    /// When that runtime ends, the client is of no use: calls fail with
-    /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and what is held ends with its lease.
-    /// So a client that serves several runtimes needs a runtime that outlives them. An example is a `static`
-    /// client in tests, where each `#[tokio::test]` has a runtime of its own:
+    /// When that runtime ends, the client becomes useless: calls fail with
+    /// [`LockError::RuntimeGone`](crate::LockError::RuntimeGone), and its holds end with their leases. So a client that
+    /// serves several runtimes needs a runtime that outlives them, for example a `static` client in tests, where each
+    /// `#[tokio::test]` has its own runtime:
     ///
     /// ```no_run
     /// use std::sync::LazyLock;
@@ -445,17 +463,17 @@ impl LockClientBuilder {
     /// }
     /// ```
     ///
-    /// The runtime must be driven all the time: a multi-thread runtime always is, a current-thread runtime
-    /// only within its `block_on`. Callers may be in other tokio runtimes: each call uses the timers of the
-    /// runtime that polls it first, and has to stay there. That runtime needs `enable_time`; without it the call panics, as
-    /// any timer of tokio does.
+    /// The runtime must be driven all the time: a multi-thread runtime always is, a current-thread runtime only within
+    /// its `block_on`. Callers may be in other tokio runtimes: each call uses the timers of the runtime that polls it
+    /// first, and must stay there. That runtime needs `enable_time`; without it the call panics, as any timer of tokio
+    /// does.
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
     }
 
-    /// The certificate authority for `rediss://`, and for a redis client or description that uses TLS, as PEM. Defaults to the authorities
-    /// of the machine. Connecting refuses it if nothing would use it: with another URL, and with
+    /// The certificate authority for `rediss://`, and for a redis client or description that uses TLS, as PEM. Defaults
+    /// to the machine's authorities. Connecting fails if nothing would use the certificate: with another URL, and with
     /// [`connect_with`](Self::connect_with), which has [`ConnectOptions::root_certificate`].
     ///
     /// ```no_run
@@ -470,20 +488,22 @@ impl LockClientBuilder {
         self
     }
 
-    /// Checks the options and connects to a server, to the primary that Sentinels name, to a cluster, or to a majority of
-    /// several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoServers`] for what else may name them, such as a
-    /// [`redis::Client`].
+    /// Checks the options and connects to a server, to the primary that Sentinels name, to a cluster, or to a majority
+    /// of several servers: see [`ConnectOptions::from_url`] for the URLs, and [`IntoServers`] for the other arguments,
+    /// such as a [`redis::Client`].
     ///
-    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and several
-    /// servers; with a cluster half a second more for each master that does not answer. Looking up a host name takes at most one
-    /// operation time-out more; with Sentinels and clusters two, since the addresses that they name may be host names too. From
-    /// then on the client keeps the connection alive, and follows a host name that moves to another server.
+    /// Takes at most twice the operation time-out for a single server, and three times for Sentinels, clusters and
+    /// several servers; with a cluster half a second more for each master that does not answer. Looking up a host name
+    /// takes at most one operation time-out more; with Sentinels and clusters two, since they may answer with host
+    /// names too. After that the client keeps the connection alive, and follows a host name that moves to another
+    /// server.
     ///
     /// # Several servers
-    /// With three URLs or more a lock is held on a majority of them: see [`masters`](crate::masters). Each names one server, or
-    /// the primary of a service that Sentinels watch. All clients of the same locks need the same servers in the same order, and
-    /// the same [`strict_restart`](Self::strict_restart), which is on here: without it, it is the lease. A minority of the
-    /// servers may be out of reach or [not ready yet](ConnectError::may_pass); they are used as soon as they answer.
+    /// With three URLs or more, a hold needs a majority of the servers: see [`masters`](crate::masters). Each URL names
+    /// one server, or the primary of a service that Sentinels watch. All clients of the same locks need the same
+    /// servers in the same order, and the same [`strict_restart`](Self::strict_restart), which is on here and defaults
+    /// to the lease. A minority of the servers may be out of reach or [not ready yet](ConnectError::may_pass); the
+    /// client uses them as soon as they answer.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -496,12 +516,13 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] names the option, address, credential or server at fault. Nothing was changed on the server.
+    /// [`ConnectError`] names the option, address, credential or server at fault. The call has changed nothing on the
+    /// server.
     ///
-    /// With several servers it names [the wrong one](ConnectError::Server), also where a majority could serve, if the
-    /// error is permanent; [`ConnectError::NoQuorum`] if too few can be reached. Two URLs that lead to one server are
-    /// refused; if the user may not ask for INFO, that is detected only if they are alike. [`ConnectError::ConnectionInfo`] names the
-    /// part of a `redis::ConnectionInfo` that cannot be taken over.
+    /// With several servers it names [the wrong one](ConnectError::Server) if the error is permanent, even if a
+    /// majority could serve, and returns [`ConnectError::NoQuorum`] if the client reaches too few. It refuses two URLs
+    /// that lead to one server; if the user may not run INFO, it detects that only if the URLs are alike.
+    /// [`ConnectError::ConnectionInfo`] names the part of a `redis::ConnectionInfo` that fairlock does not support.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -516,10 +537,10 @@ impl LockClientBuilder {
         self.connect_to(servers).await
     }
 
-    /// Checks the options and connects with more than a URL contains: a provider of credentials, a client
-    /// certificate. See [`IntoConnectOptions`] for what else it takes.
+    /// Checks the options and connects with more than a URL contains: a provider of credentials, a client certificate.
+    /// See [`IntoConnectOptions`] for what else it takes.
     ///
-    /// Takes as long as [`connect`](Self::connect), to one server or to several. From then on the client keeps the
+    /// Takes as long as [`connect`](Self::connect), to one server or to several. After that the client keeps the
     /// connection alive, and uses the same options for each reconnect.
     ///
     /// ```no_run
@@ -534,7 +555,7 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect).
+    /// The same as [`connect`](Self::connect).
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -547,7 +568,7 @@ impl LockClientBuilder {
         if servers.len() > 1 && servers.iter().any(ConnectOptions::is_cluster) {
             return Err(OptionsError::QuorumOfClusters.into());
         }
-        // The same for all, so that an owner has one name.
+        // All clients share the id, so that an owner has one name.
         let id = Uuid::new_v4().simple().to_string();
         let connecting = servers.into_iter().map(|server| prepared.connect(server, &id));
         let tried = join_all(connecting).await.into_iter().collect::<Result<_, _>>()?;
@@ -578,8 +599,8 @@ impl LockClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError`] names the option that is wrong, that there is no runtime, or that the server is
-    /// [shut down](crate::EmbeddedServer::shut_down).
+    /// [`ConnectError`] names the option at fault, or reports that the runtime is missing or the server is [shut
+    /// down](crate::EmbeddedServer::shut_down).
     #[cfg(feature = "embedded")]
     #[cfg_attr(docsrs, doc(cfg(feature = "embedded")))]
     pub fn embedded(self, servers: &(impl AsRef<[EmbeddedServer]> + ?Sized)) -> Result<LockClient, ConnectError> {
@@ -601,7 +622,7 @@ impl LockClientBuilder {
         prepared.client(tried)
     }
 
-    /// The same to a cluster of such servers, for simulators: `look` fills the table.
+    /// Like `embedded`, for a cluster of such servers, for simulators: `look` fills the table.
     #[cfg(feature = "_simulation")]
     pub(crate) fn embedded_cluster(
         self,
@@ -629,7 +650,7 @@ impl LockClientBuilder {
     }
 }
 
-/// The options of each server. An error names its server, if there are several.
+/// The options of each server. If there are several, an error names its server.
 fn all_of(servers: Vec<Result<ConnectOptions, ConnectError>>) -> Result<Vec<ConnectOptions>, ConnectError> {
     let is_one = servers.len() == 1;
     // The error names the server by its number: in a URL that cannot be parsed, any part may be the password.
@@ -639,8 +660,8 @@ fn all_of(servers: Vec<Result<ConnectOptions, ConnectError>>) -> Result<Vec<Conn
     servers.into_iter().enumerate().map(of_server).collect()
 }
 
-/// Unlike a random one it is the same each time a run of the simulator is repeated. A number for each server would not do: a client of
-/// one of several servers would have the id of another client there.
+/// Not random, so that it is the same in each run of the simulator. Not counted per server either: a client of several
+/// servers could then have the id of another client at one of them.
 #[cfg(feature = "embedded")]
 fn embedded_id() -> String {
     format!("{:032x}", Owner::new().number())
@@ -650,20 +671,21 @@ fn embedded_id() -> String {
 struct Prepared {
     options: Options,
     runtime: Handle,
-    /// It is another runtime than that of the caller.
+    /// Whether this is another runtime than the caller's.
     elsewhere: bool,
     goes_on: bool,
-    /// How many there are.
+    /// The number of servers.
     servers: usize,
 }
 
 impl Prepared {
-    /// `sockets`: whether the runtime needs an io driver.
+    /// `sockets`: whether the runtime needs an IO driver.
     fn new(builder: LockClientBuilder, servers: usize, sockets: bool) -> Result<Self, ConnectError> {
         let LockClientBuilder { mut options, runtime, goes_on, .. } = builder;
         let poll_interval = options.poll_interval;
-        // A grant ends with its client's deadline. The last poll may be an interval old when the grant is made, and the waiter counts from that
-        // poll again: this leaves it `grant_ttl` (R7).
+        // The server caps a grant by its client's deadline. When it grants, the client's last poll may be one interval
+        // old, and the waiter counts the grant from that poll: two intervals together. This leaves the waiter
+        // `grant_ttl` (R7).
         let two_polls_ago = options.first_lease().saturating_add(poll_interval);
         let waiter_ttl = || options.waiter_ttl.max(poll_interval.saturating_mul(3)).max(two_polls_ago);
         options.waiter_ttl = builder.waiter_ttl.unwrap_or_else(waiter_ttl);
@@ -676,7 +698,7 @@ impl Prepared {
             options.strict_restart = (!builder.without_strict_restart).then_some(longest);
         }
         options.check()?;
-        // A certificate that nothing would read would look like a check that is made.
+        // If nothing read the certificate, the user would believe in a check that never happens.
         if builder.root_certificate.is_some() {
             return Err(OptionsError::UnusedRootCertificate.into());
         }
@@ -689,15 +711,15 @@ impl Prepared {
         Ok(Self { options, runtime, elsewhere, goes_on, servers })
     }
 
-    /// The options for one of the servers.
+    /// The options for one server.
     fn options(&self, address: String) -> Arc<Options> {
         let node = (self.servers > 1).then(|| address.clone());
-        // Looked up now, once: no call has to look for the recorder.
+        // Finds the recorder once, now, so that no call has to.
         let metrics = Metrics::new(&self.options.metrics_options, node.as_deref());
         Arc::new(Options { address, node, metrics, ..self.options.clone() })
     }
 
-    /// The options for a server in memory. A simulator may allow fewer requests in flight.
+    /// The options for a server in memory. A simulator may allow fewer requests under way.
     #[cfg(feature = "embedded")]
     fn options_at(&self, server: &fairlock_emulator::Server, address: String, client: &str) -> Arc<Options> {
         let options = self.options(address);
@@ -716,16 +738,16 @@ impl Prepared {
         Driver::start(Arc::new(context))
     }
 
-    /// Returns a client, which goes on connecting if the first attempt failed, and the outcome of that attempt.
+    /// Returns the outcome of the first attempt, and a client that keeps connecting if that attempt failed.
     async fn connect(&self, server: ConnectOptions, id: &str) -> Result<Connecting, ConnectError> {
         let (address, id) = (server.to_string(), id.to_owned());
         let options = self.options(address.clone());
-        // Sockets and timers belong to the runtime in which they are made. So the connection has to be
-        // made there, not where this future is polled.
+        // Sockets and timers belong to the runtime that makes them. So connect there, not in the runtime that polls
+        // this future.
         let connected = if self.elsewhere {
             let (options, id) = (options.clone(), id.clone());
             let connecting = self.runtime.spawn(async move { connect(server, &options, &id).await });
-            // Ends it when this future is dropped. An error here: that runtime has ended.
+            // Aborts the task when this future is dropped. An error here means that the runtime has ended.
             AbortOnDropHandle::new(connecting).await.map_err(|_| ConnectError::NoRuntime)?
         } else {
             connect(server, &options, &id).await
@@ -734,12 +756,12 @@ impl Prepared {
         Ok((self.start(store, options, id, None), outcome))
     }
 
-    /// Adds the server to the error, if there are several.
+    /// Adds the server's address to the error, if there are several servers.
     fn of_server(&self, error: ConnectError, address: &str) -> ConnectError {
         if self.servers > 1 { error.of_server(address.to_owned()) } else { error }
     }
 
-    /// The client, if enough servers are connected and nothing is wrong that does not pass.
+    /// Returns the client if enough servers are connected and no error is permanent.
     fn client(self, tried: Vec<Connecting>) -> Result<LockClient, ConnectError> {
         let (all, majority) = (tried.len(), majority(tried.len()));
         let (mut clients, mut connected, mut first_error) = (Vec::new(), 0, None);
@@ -768,13 +790,12 @@ impl Prepared {
     }
 }
 
-/// A server, and how the first attempt to connect to it has ended.
+/// A client of one server, and the outcome of its first attempt to connect.
 type Connecting = (Arc<Client>, FirstConnect);
 
 type FirstConnect = Result<(), ConnectError>;
 
-/// Connects to the server, or to the servers. There is a store also where the first attempt failed, which goes on trying if
-/// it is kept.
+/// Connects to a server or cluster. Returns a store even if the first attempt failed; while it lives, it keeps trying.
 async fn connect(
     server: ConnectOptions,
     options: &Arc<Options>,

@@ -1,4 +1,4 @@
-//! What the command `fairlock` needs beside the public API, and nothing else may use: it changes without notice.
+//! Internals for the command `fairlock`, beyond the public API. Nothing else may use them: they change without notice.
 
 use fairlock_proto::keys;
 use futures::future::join_all;
@@ -10,19 +10,19 @@ use crate::error::RequestError;
 use crate::handle::HoldHandle;
 use crate::store::rights;
 
-/// Every right of a user, as ACL SETUSER takes it after `reset`.
+/// All rights of a user, as arguments of ACL SETUSER after `reset`.
 #[must_use]
 pub fn rights(prefix: &str, beside: Beside) -> Vec<String> {
     rights::all(prefix, beside)
 }
 
-/// The key that is there if a client of this prefix has `strict_restart`.
+/// The key that exists if a client of this prefix has `strict_restart`.
 #[must_use]
 pub fn boot_key(prefix: &str) -> String {
     keys::boot(prefix)
 }
 
-/// What a server has said to a command.
+/// A server's reply to a command.
 #[derive(Debug)]
 pub struct Said {
     /// The server's address.
@@ -31,7 +31,7 @@ pub struct Said {
     pub texts: Result<Vec<String>, RequestError>,
 }
 
-/// Sends one command that changes nothing to each server.
+/// Sends one read-only command to each server.
 pub async fn ask(client: &LockClient, words: &[&str]) -> Vec<Said> {
     let servers = client.backend().contexts().flat_map(|context| {
         let runner = &context.runner;

@@ -1,4 +1,4 @@
-//! A client: everything that is held and waited for over one connection.
+//! A client: the holds and waits that share one connection.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::rw_lock::FairRwLock;
 use crate::semaphore::FairSemaphore;
 use crate::state::{ClientState, StateWatch};
 
-/// A client: the connection to one server or to [several](crate::masters), and everything that is held and waited for over it.
+/// A client: the connection to one server or to [several](crate::masters), with all holds and waits on it.
 ///
 /// Cheap to clone; clones share the connections. Two clients share nothing, even in one process.
 ///
@@ -38,8 +38,8 @@ pub struct LockClient {
     backend: Backend,
 }
 
-// What it shares is behind locks that a panic does not poison, and user code runs outside of them. So it may be used where a
-// panic was caught, as in a test or in a handler of a server.
+// Its shared state is behind locks that a panic does not poison, and user code runs outside of them. So callers may use
+// it after they caught a panic, for example in a test or in a handler of a server.
 impl UnwindSafe for LockClient {}
 impl RefUnwindSafe for LockClient {}
 
@@ -58,9 +58,9 @@ impl LockClient {
         &self.backend
     }
 
-    /// The lock of that name: 1 to 1024 bytes of anything. No round trip.
+    /// Returns the lock of that name: 1 to 1024 bytes of anything. No round trip.
     ///
-    /// A name that is too short or too long is reported by the first call that needs the server.
+    /// If the name is too short or too long, the first call that needs the server returns an error.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -73,9 +73,10 @@ impl LockClient {
         FairLock::new(self.backend.lock(Kind::Lock, Share::LOCK, name.as_ref()))
     }
 
-    /// The semaphore of that name with this number of permits, over all processes: 1 to 1024 bytes of anything. No round trip.
+    /// Returns the semaphore of that name with this number of permits, across all processes. The name is 1 to 1024
+    /// bytes of anything. No round trip.
     ///
-    /// A name that cannot be is reported by the first call that needs the server.
+    /// If the name is too short or too long, the first call that needs the server returns an error.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -90,9 +91,9 @@ impl LockClient {
         FairSemaphore::new(self.backend.lock(Kind::Semaphore, share, name.as_ref()), permits)
     }
 
-    /// The read-write lock of that name: 1 to 1024 bytes of anything. No round trip.
+    /// Returns the read-write lock of that name: 1 to 1024 bytes of anything. No round trip.
     ///
-    /// A name that cannot be is reported by the first call that needs the server.
+    /// If the name is too short or too long, the first call that needs the server returns an error.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -122,24 +123,23 @@ impl LockClient {
         self.backend.id()
     }
 
-    /// The names of this client's prefix that are held or waited for, and that match: `*` for all of them. In no order. A lock
-    /// that is free is not among them, but a semaphore is whose number of permits is
-    /// [set for all clients](crate::FairSemaphore::set_permits). A name that is in use as a lock and as a semaphore is there
-    /// twice: see [`Listed::kind`](crate::Listed).
+    /// Lists the names of this client's prefix that match and have a holder or a waiter, in no particular order; `*`
+    /// matches all. A free lock is not listed, but a semaphore is if its number of permits is [set for all
+    /// clients](crate::FairSemaphore::set_permits). A name in use both as a lock and as a semaphore appears twice: see
+    /// [`Listed::kind`](crate::Listed).
     ///
-    /// The pattern is that of Redis' KEYS: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a character that stands for
-    /// itself. The stream looks through the keys of the server page by page with SCAN, in a cluster through those of each
-    /// master, with one round trip for 250 keys of the database, others' among them. A page takes about 0.2 ms of the server,
-    /// and the names of one page are in memory. A list of 100,000 locks takes half a second on a local server; in a
-    /// database with many more keys than locks it takes as long as there are keys.
+    /// The pattern has the syntax of Redis' KEYS: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` to escape a character.
+    /// The stream scans the server's keys page by page with SCAN, in a cluster the keys of each master. It costs one
+    /// round trip for 250 keys of the database, including keys of others. A page takes about 0.2 ms of the server's
+    /// time, and the client keeps the names of one page in memory. A list of 100,000 locks takes half a second on a
+    /// local server; in a database with many more keys than locks, the number of keys decides.
     ///
-    /// A lock that is taken and released while the list runs may be in it or not, a lock that is held or waited for all
-    /// the time is in it once. (A list of more than a million names may repeat one.) While a slot of a cluster moves,
-    /// its locks may be missing. Several servers are listed one after the other, each name comes once, and a minority
-    /// of them may be out of reach.
+    /// A lock that someone takes and releases while the list runs may be in it or not; a lock that is in use all the
+    /// time is in it once. (A list of more than a million names may repeat one.) While a slot of a cluster moves, its
+    /// locks may be missing. With several servers, the stream scans one after the other and returns each name once; a
+    /// minority of them may be out of reach.
     ///
-    /// Each can be asked for its [`status`](FairLock::status). To do this for many, ask for some at the same time: they share the
-    /// connection.
+    /// For the [`status`](FairLock::status) of many locks, request several at the same time: they share the connection.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -157,14 +157,16 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// The stream ends with the first [`RequestError`]. `Refused`: the user has no right to SCAN (`+scan`), which nothing else
-    /// needs. It lets a user see the names of all keys of the server. `Unanswered`: the connection broke; begin the list anew.
+    /// The stream ends with the first [`RequestError`]. `Refused`: the user lacks the right to SCAN (`+scan`), which
+    /// only this method needs. That right lets a user see the names of all keys of the server. `Unanswered`: the
+    /// connection broke; start the list again.
     pub fn list(&self, glob: impl AsRef<str>) -> LockList {
         LockList::new(&self.backend, glob.as_ref())
     }
 
-    /// The time of one round trip to the server; in a cluster the longest of those to its masters, which are asked at the
-    /// same time. It connects to masters that were idle. Of several servers: the time in which a majority answers.
+    /// Measures one round trip to the server. In a cluster it pings all masters at the same time, connects to those
+    /// that were idle, and returns the longest time. With several servers it returns the time after which a majority
+    /// has answered.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -173,18 +175,18 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Without an answer within the operation time-out it is `NotSent` or `Unanswered`.
+    /// See [`RequestError`]. Without an answer within the operation time-out, it is `NotSent` or `Unanswered`.
     ///
     /// # Cancel safety
     /// It changes nothing.
     pub async fn ping(&self) -> Result<Duration, RequestError> {
         let mut times = of_majority(join_all(self.backend.contexts().map(|context| context.ping())).await)?;
         times.sort_unstable();
-        // It is there: a majority has answered.
+        // The index exists, since a majority has answered.
         Ok(times.get(majority(self.backend.contexts().count()) - 1).copied().unwrap_or_default())
     }
 
-    /// Whether the client is connected, as far as it knows: one by one for each server. No round trip.
+    /// Returns whether each server is connected, as far as the client knows. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -216,19 +218,19 @@ impl LockClient {
         StateWatch::new(self.backend.clone())
     }
 
-    /// Finishes every release that is under way, releases everything else that this client holds, leaves
-    /// every queue, and waits for all that, at most for three operation time-outs.
+    /// Finishes every release under way, releases all other holds of this client, leaves every queue, and waits until
+    /// the server has answered, for at most three operation time-outs.
     ///
-    /// Guards that are still alive are lost with [`Loss::Closed`](crate::Loss::Closed). Waits end with
-    /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call. Futures of this
-    /// client that are not polled meanwhile do not stall it.
+    /// Guards that are still alive end with [`Loss::Closed`](crate::Loss::Closed). Waits fail with
+    /// [`LockError::Closed`](crate::LockError::Closed), and so does every later call. Futures of this client that you
+    /// do not poll in the meantime do not delay it.
     ///
     /// # At the end of the process
-    /// Without `close`, the connection is closed when the last thing that was made of the client is dropped
-    /// (clones, locks, guards, [`Held`](crate::Held)s, lists, a [`StateWatch`]), or when the runtime ends. Releases that are under way at that moment may not arrive: those locks end
-    /// with their leases. So it is at the end of `main`, also at a `?` and a panic in it; against these,
-    /// let [`run`](Self::run) close the client. `std::process::exit`, an abort and a kill run no code of
-    /// ours: what is held then ends with its lease.
+    /// Without `close`, the client closes the connection when the runtime ends, or when the last thing made from the
+    /// client is dropped (clones, locks, guards, [`Held`](crate::Held)s, lists, a [`StateWatch`]). Releases under way
+    /// at that moment may not arrive: those locks end with their leases. The end of `main` is such a moment, even after
+    /// a `?` or a panic; to cover these two, let [`run`](Self::run) close the client. `std::process::exit`, an abort
+    /// and a kill run no code of ours: the holds then end with their leases.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -238,23 +240,24 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time. After the end of the client's runtime
-    /// nothing can be released: `Ok` then means only that no guard was alive, and each hold ends with its lease.
+    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time. After the client's
+    /// runtime has ended, the client can release nothing: `Ok` then only means that no guard was alive, and each hold
+    /// ends with its lease.
     ///
     /// # Cancel safety
-    /// Once polled, the end runs in the background: a future that is dropped, or is not polled again, closes the client
-    /// all the same. Call it again to wait for the same outcome.
+    /// Once polled, the close runs in the background: the client closes even if you drop the future or stop polling it.
+    /// Call it again to wait for the same outcome.
     pub async fn close(&self) -> Result<(), CloseError> {
         self.backend.close().await
     }
 
-    /// Runs `work` and [closes](Self::close) the client, whether it returns, returns an error, or panics:
-    /// the releases arrive before `main` ends. The panic goes on afterwards.
+    /// Runs `work` and then [closes](Self::close) the client, whether `work` succeeds, returns an error, or panics, so
+    /// that the releases arrive before `main` ends. A panic continues afterwards.
     ///
-    /// Takes the time of `work` and of `close`. What `close` could not finish is logged as a warning; its
+    /// Takes the time of `work` and of `close`. If `close` could not finish, the client logs a warning; the remaining
     /// locks end with their leases.
     ///
-    /// It does not help against `std::process::exit`, an abort or a kill. A signal has to end `work`, with
+    /// It does not help against `std::process::exit`, an abort or a kill. A signal must end `work`, with
     /// `tokio::signal` and `select!`.
     ///
     /// ```
@@ -275,10 +278,10 @@ impl LockClient {
     /// ```
     ///
     /// # Cancel safety
-    /// Dropping the future drops `work` where it is. The client is not closed then.
+    /// Dropping the future drops `work` at its current point, and does not close the client.
     pub async fn run<F: Future>(&self, work: F) -> F::Output {
-        // The work is dropped with all its guards before the client is closed. It is not looked at again
-        // after a panic, which goes on below.
+        // Drops the work with all its guards before the client closes. After a panic, which resumes below, nothing
+        // looks at the work again.
         let outcome = AssertUnwindSafe(work).catch_unwind().await;
         if let Err(error) = self.close().await {
             tracing::warn!(target: "fairlock::client", %error, "closed without all answers");

@@ -1,4 +1,4 @@
-//! One error into which all others convert, and its kinds.
+//! The error into which all others convert, and its kinds.
 
 use crate::driver::tried::Busy;
 use crate::error::{
@@ -7,11 +7,11 @@ use crate::error::{
 };
 use crate::handle::{DetachError, HandleError, ParseHandleError};
 
-/// Any error of this library, for functions that call more than one part of it. `?` converts all others into it.
+/// Any error of this library, for functions that use more than one part of it. `?` converts all other errors into it.
 ///
-/// The error of a single call says more: match on that one where you can. Converting drops what else it carries: the output
-/// of a section ([`WithError`]), or the guard or the handle of a detach ([`DetachError`](crate::DetachError)). A guard that is dropped
-/// releases its hold.
+/// The error of a single call has more detail: match on it if you can. Converting it drops any value it carries: the
+/// output of a section ([`WithError`]), or the guard or the handle of a detach ([`DetachError`](crate::DetachError)). A
+/// dropped guard releases its hold.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -54,7 +54,7 @@ pub enum Error {
     Hold(#[from] HoldError),
     /// A call by a handle failed.
     Handle(#[from] HandleError),
-    /// The text is no handle.
+    /// The text is not a handle.
     ParseHandle(#[from] ParseHandleError),
     /// A single request failed, such as `status` or `force_unlock`.
     Request(#[from] RequestError),
@@ -62,19 +62,19 @@ pub enum Error {
     Close(#[from] CloseError),
 }
 
-/// What is wrong, by what a caller can do about it. See [`Error::kind`].
+/// The category of an error, by how a caller can react. See [`Error::kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Others held it until the time of the call was over. Nothing is wrong.
+    /// Others held it until the call timed out. Nothing is wrong.
     Timeout,
-    /// Others have it, or as many wait as may, and the call did not wait. Nothing is wrong.
+    /// Others have it, or the queue is full, and the call did not wait. Nothing is wrong.
     Busy,
-    /// The server did not answer in time, so nobody knows what it did. This may pass by itself.
+    /// The server did not answer in time, so the outcome is unknown. The problem may pass on its own.
     Unreachable,
-    /// The server refused. Somebody has to change the server or its ACL.
+    /// The server refused. Someone must fix the server or its ACL.
     Refused,
-    /// What was held is lost, or the handle holds nothing. Stop the work that relied on it.
+    /// The hold is lost, or the handle holds nothing. Stop the work that relied on it.
     Lost,
     /// The client is closed, or its runtime has ended.
     Closed,
@@ -83,7 +83,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What is wrong.
+    /// Returns the category of the error.
     ///
     /// ```
     /// use fairlock::{Error, ErrorKind, LockError, Loss, UnlockError};
@@ -107,9 +107,9 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later, with nothing changed by a person, and does no harm if an earlier one was served
-    /// after all. A `force_unlock` without an answer is not retryable: a second one could end the next holder's lock. Nor is
-    /// an unlock: the client repeats it by itself.
+    /// Whether the same call may succeed later without anyone changing anything, and does no harm even if the server
+    /// carried out the first one. A `force_unlock` without an answer is not retryable: a second one could end the next
+    /// holder's hold. Nor is an unlock: the client already repeats it.
     ///
     /// ```
     /// use fairlock::{Error, LockError};
@@ -143,7 +143,7 @@ impl<T, S: std::error::Error + Into<Error> + 'static> From<WithError<T, S>> for 
 }
 
 impl<T, E: From<Error>, S: std::error::Error + Into<Error> + 'static> WithError<Result<T, E>, S> {
-    /// For a section that returns a `Result`. The section's error wins over that of the unlock.
+    /// For a section that returns a `Result`. The section's error takes precedence over the unlock's.
     pub(crate) fn flatten(outcome: Result<Result<T, E>, Self>) -> Result<T, E> {
         match outcome {
             Ok(output) | Err(Self::Unlock { output: output @ Err(_), .. }) => output,
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// A second run of it may do harm: it could end the hold of the next owner.
+    /// A second run may do harm: it could end the next owner's hold.
     #[test]
     fn what_may_have_run_is_not_retryable() {
         assert!(Error::from(RequestError::NotSent(cause())).is_retryable());
@@ -314,7 +314,7 @@ mod tests {
         assert!(Error::from(LockError::Unreachable(cause())).is_retryable());
     }
 
-    /// What a section returned, or a guard, goes; the reason stays.
+    /// Converting drops the section's output or the guard, and keeps the reason.
     #[test]
     fn an_error_that_carries_something_keeps_its_reason() {
         let lost = WithError::Unlock { output: 7, source: UnlockError::Lost(Loss::Expired) };

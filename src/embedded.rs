@@ -1,12 +1,12 @@
 //! A server inside this process: for a first look, and for tests of code that locks.
 //!
-//! An [`EmbeddedServer`] runs the very scripts that run on Redis, in a Lua of its own, over keys in
-//! memory. Its clients are the same clients with the same promises, but only within this process. It
-//! locks nothing between processes, and its data is gone when it is dropped.
+//! An [`EmbeddedServer`] runs the very scripts that run on Redis, in its own Lua, on keys in memory. Its clients are
+//! normal clients and keep the same promises, but only within this process. It locks nothing between processes, and its
+//! data is gone when it is dropped.
 //!
 //! # Test your code that locks
 //!
-//! Its clock is tokio's. Under paused time (tokio's feature `test-util`) an hour of leases passes in
+//! The server uses tokio's clock. Under paused time (tokio's feature `test-util`) an hour of leases passes in
 //! milliseconds, and a test does not depend on how busy the machine is:
 //!
 //! ```
@@ -29,7 +29,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Code that locks does not see where its locks are. It takes a [`FairLock`](crate::FairLock) or a
+//! Code that locks does not see which server has its locks. It takes a [`FairLock`](crate::FairLock) or a
 //! [`LockClient`](crate::LockClient), and needs no trait to run on this server, on a real one, and on several:
 //!
 //! ```
@@ -51,9 +51,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`shut_down`](EmbeddedServer::shut_down), [`start_up`](EmbeddedServer::start_up),
-//! [`flush`](EmbeddedServer::flush) and [`disconnect`](EmbeddedServer::disconnect) do what happens to
-//! servers in production.
+//! [`shut_down`](EmbeddedServer::shut_down), [`start_up`](EmbeddedServer::start_up), [`flush`](EmbeddedServer::flush)
+//! and [`disconnect`](EmbeddedServer::disconnect) simulate events that servers meet in production.
 
 use fairlock_emulator::Server;
 
@@ -75,7 +74,7 @@ use fairlock_emulator::Server;
 #[derive(Debug, Clone, Default)]
 pub struct EmbeddedServer(pub(crate) Server);
 
-/// So that one of them, an array and a `Vec` can all be given to a builder.
+/// Lets a builder take one server, an array or a `Vec`.
 impl AsRef<[EmbeddedServer]> for EmbeddedServer {
     fn as_ref(&self) -> &[EmbeddedServer] {
         std::slice::from_ref(self)
@@ -83,7 +82,7 @@ impl AsRef<[EmbeddedServer]> for EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// A server without keys. Its clock starts at the machine's time and advances with tokio's clock.
+    /// Creates a server without keys. Its clock starts at the machine's time and advances with tokio's clock.
     ///
     /// ```
     /// let server = fairlock::EmbeddedServer::new();
@@ -93,8 +92,8 @@ impl EmbeddedServer {
         Self(Server::new())
     }
 
-    /// The keys that exist, sorted. A free name without waiters has at most one key, the one with its last token, and for a
-    /// while one for each request that was given up and may still arrive.
+    /// Returns the existing keys, sorted. A free name without waiters has at most one key, with its last token, and for
+    /// a while one more for each abandoned request that may still arrive.
     ///
     /// ```
     /// assert!(fairlock::EmbeddedServer::new().keys().is_empty());
@@ -104,7 +103,8 @@ impl EmbeddedServer {
         self.0.keys()
     }
 
-    /// Deletes all keys, as FLUSHALL does. A holder learns of it by its next renewal, or at the end of a fixed lease.
+    /// Deletes all keys, like FLUSHALL. A holder learns of the loss by its next renewal, or at the end of a fixed
+    /// lease.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -138,7 +138,7 @@ impl EmbeddedServer {
         self.0.shut_down();
     }
 
-    /// Accepts connections again. Clients reconnect by themselves.
+    /// Accepts connections again. Clients reconnect automatically.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -156,8 +156,8 @@ impl EmbeddedServer {
         self.0.start_up();
     }
 
-    /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects by
-    /// itself.
+    /// Closes the connection of the client with this [`id`](crate::LockClient::id). The client reconnects
+    /// automatically.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

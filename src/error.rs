@@ -1,25 +1,24 @@
 //! The errors of the public API.
 //!
-//! The variants keep three things apart, since a caller does something else in each case: *others
-//! hold it*, *you lost it*, and *we do not know*. A failed connection is never reported as "not
-//! acquired".
+//! The variants distinguish three cases, since a caller reacts differently to each: *others hold it*, *you lost it*,
+//! and *we do not know*. The client never reports a failed connection as "not acquired".
 
 pub use crate::driver::outcome::{Ended, HoldError, LockError, Loss, UnlockError};
 
 pub use crate::store::error::{Cause, ConnectError, ConnectionInfoError, NameError, Refusal, RequestError};
 pub use crate::store::options::OptionsError;
 
-/// Why [`with`](crate::FairLock::with) did not end well.
+/// Why [`with`](crate::FairLock::with) failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum WithError<T, S = UnlockError>
 where
     S: std::error::Error + 'static,
 {
-    /// The lock was not acquired, and the section did not run.
+    /// The call did not acquire the lock, and the section did not run.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// The section ran to its end, but the lock is not known to have been held until then.
+    /// The section ran to its end, but the client cannot be sure that it held the lock until then.
     #[error("the section ran, but the lock may have been lost meanwhile")]
     #[non_exhaustive]
     Unlock {
@@ -31,30 +30,30 @@ where
     },
 }
 
-/// The locks that [`AllGuard::unlock`](crate::AllGuard::unlock) may have lost before it released them. All others are
-/// released.
+/// The locks that [`AllGuard::unlock`](crate::AllGuard::unlock) may have lost before it released them. It has released
+/// all others.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("may have been lost before they were unlocked: {}", failed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", "))]
 #[non_exhaustive]
 pub struct UnlockAllError {
-    /// The first of them, by name.
+    /// The first error, by name.
     #[source]
     pub first: UnlockError,
-    /// Each of them with its error, sorted by name.
+    /// Each of these names with its error, sorted by name.
     pub failed: Vec<(String, UnlockError)>,
 }
 
-/// What [`close`](crate::LockClient::close) could not finish in time. Leases and places expire.
+/// [`close`](crate::LockClient::close) could not finish in time. Leases and places expire.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "servers without an answer: {servers}; releases or leaves without one: {unfinished}; what they left ends with its lease"
 )]
 #[non_exhaustive]
 pub struct CloseError {
-    /// How many releases or leaves had no answer; with several servers, also the probes of the silent servers. Without a connection,
-    /// the client may have sent none of them.
+    /// How many releases or leaves got no answer; with several servers, also the probes of the silent servers. Without
+    /// a connection, the client may have sent none of them.
     pub unfinished: usize,
-    /// How many servers did not answer all in time: 1, unless the client has [several](crate::masters).
+    /// How many servers did not answer all requests in time: 1, unless the client has [several](crate::masters).
     pub servers: usize,
 }
 
@@ -115,7 +114,7 @@ mod tests {
         let (of_lock, not_sent) = (LockError::Unreachable(cause.clone()), RequestError::NotSent(cause.clone()));
         let unanswered = RequestError::Unanswered(cause.clone());
         let unknown = UnlockError::Unknown { until: Instant::now(), cause };
-        // In the first line: a log or a 503 has no more.
+        // In the first line, since a log or a 503 shows only that.
         for error in [&connect as &dyn Error, &of_lock, &not_sent, &unanswered, &unknown] {
             assert!(error.to_string().contains("the cable is cut"), "{error}");
         }

@@ -1,4 +1,4 @@
-//! How the examples of the documentation are run: no part of the public API.
+//! Runs the examples of the documentation. Not part of the public API.
 
 use std::error::Error;
 
@@ -6,7 +6,7 @@ use crate::client::LockClient;
 
 pub type Outcome = Result<(), Box<dyn Error>>;
 
-/// Runs an example with a client of a server in this process. Without the feature `embedded` it is only compiled.
+/// Runs an example with a client of a server in this process. Without the feature `embedded` it only compiles.
 pub fn run(code: impl AsyncFnOnce(LockClient) -> Outcome) -> Outcome {
     #[cfg(feature = "embedded")]
     {
@@ -15,7 +15,7 @@ pub fn run(code: impl AsyncFnOnce(LockClient) -> Outcome) -> Outcome {
     }
     #[cfg(not(feature = "embedded"))]
     {
-        // Only so that it is used.
+        // Only to use the argument.
         drop(code);
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! A fair, reentrant, fenced distributed lock on Redis (7.0 or later) or Valkey (7.2 or later).
 //!
-//! - **Fair**: first come, first served, over all processes. The lock goes from hand to hand: while
-//!   others wait it is never free for a newcomer to take.
-//! - **Reentrant** where you ask for it: calls under one [`Owner`] nest, and the count stays exact when
-//!   replies get lost. Outside an [`owner::scope`] each call excludes all others, in the same task too.
+//! - **Fair**: first come, first served, across all processes. The lock goes from hand to hand: while others wait, it
+//!   is never free for a newcomer to take.
+//! - **Reentrant** on request: calls under one [`Owner`] nest, and the count stays exact even if replies get lost.
+//!   Outside an [`owner::scope`] each call excludes all others, even those in the same task.
 //! - **Fenced**: each hold has a [token](Held::token) that is greater than any before it.
-//! - **Honest about loss**: a holder [is notified](LockGuard::lost) that it lost the lock, at its local deadline
-//!   without any network.
+//! - **Honest about loss**: the client [notifies](LockGuard::lost) a holder that has lost the lock, at the holder's
+//!   local deadline and without any network.
 //!
 //! ```no_run
 //! use fairlock::{FairLock, LockClient, LockGuard};
@@ -23,53 +23,54 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`LockClient`] is the connection to one server, or to several. A [`FairLock`] is a lock by its name. A [`LockGuard`]
-//! is one hold on it, and a [`Held`] is a view of that hold. A [`FairSemaphore`] has permits for several at a time, and a
-//! [`FairRwLock`] many readers or one writer: as fair, and as honest about loss.
+//! A [`LockClient`] is the connection to one server, or to several. A [`FairLock`] is a lock by its name. A
+//! [`LockGuard`] is one hold on it, and a [`Held`] is a view of that hold. A [`FairSemaphore`] lets in several holders
+//! at a time, and a [`FairRwLock`] many readers or one writer. Both are as fair as the lock, and as honest about loss.
 //!
 //! # More to read
 //!
 //! - [`guide`]: waiting, leases, nesting, losing a lock, fencing, several names, errors, closing, tests.
 //! - [`readme`]: the promises P1 to P10, and a comparison with other locks.
-//! - [`design`]: the protocol as it is built, its rules, and which test holds which promise.
-//! - [`masters`]: a lock on several independent masters, and what of the critique of Redlock it answers.
-//! - [`deploying`]: single servers, Sentinel, clusters, managed services, what to set there, and a user with few rights.
-//! - [`reliability`]: what is proven by what: tests, model, simulator, campaigns under faults; and what is not.
-//! - [`operating`]: what a service shows of its locks: log, spans, metrics, alerts and a dashboard.
+//! - [`design`]: the protocol as built, its rules, and the tests for each promise; [`decisions`] has the reasons for single
+//!   choices, [`history`] the bugs that taught us something.
+//! - [`masters`]: a lock on several independent masters, and which parts of the critique of Redlock it answers.
+//! - [`deploying`]: single servers, Sentinel, clusters, managed services, their settings, and a user with few rights.
+//! - [`reliability`]: the evidence (tests, model, simulator, campaigns under faults), and the gaps.
+//! - [`operating`]: log, spans, metrics, alerts and a dashboard for the locks of a service.
 //! - [`migrating`]: from other locks to this one.
 //! - [`command`]: the command `fairlock`.
 //! - [`recipes`]: several names at once, leader election, cron jobs, HTTP services, code that is not async.
-//! - [`performance`]: how fast it is, and how that is measured.
+//! - [`performance`]: how fast it is, and how we measured that.
 //!
 //! # When not to use it
 //!
-//! - Within one process: [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html)
-//!   is fair and a thousand times faster.
-//! - Where two holders at once would do lasting harm and the resource cannot check a token. No lock
-//!   with a lease can promise that. Use a transaction of the database that holds the data.
-//! - Where the lock must outlive the loss of its server. Redis replicates asynchronously, so a failover
-//!   can forget a lock. Use etcd, ZooKeeper or a database.
+//! - Within one process: [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is fair and
+//!   a thousand times faster.
+//! - If two holders at once would do lasting harm and the resource cannot check a token. No lock with a lease can rule
+//!   that out. Use a transaction of the database that holds the data.
+//! - If the lock must survive the loss of its server. Redis replicates asynchronously, so a failover can forget a lock.
+//!   Use etcd, ZooKeeper or a database.
 //! - On a server that evicts keys.
 //!
-//! The [promises](readme#promises) apply where it does fit.
+//! Otherwise, the [promises](readme#promises) apply.
 //!
 //! # Features
 //!
-//! - `tls`: `rediss://` by rustls. It installs no crypto provider for the process: it uses the provider that the
+//! - `tls`: `rediss://`, with rustls. It installs no crypto provider for the process: it uses the provider that the
 //!   application installed, or ring.
-//! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see
-//!   the module of that name.
-//! - `metrics`: counters, gauges and histograms for the recorder of the crate `metrics`; see [`operating`](operating#metrics).
-//! - `serde`: `Serialize` for [`LockStatus`], [`ClientState`] and what they have. Times are written as RFC 3339 in UTC,
-//!   durations as milliseconds in fields whose names end in `_ms`.
+//! - `embedded`: a server inside this process, for a first look and for tests of code that locks; see the module of
+//!   that name.
+//! - `metrics`: counters, gauges and histograms for the recorder of the crate `metrics`; see
+//!   [`operating`](operating#metrics).
+//! - `serde`: `Serialize` for [`LockStatus`], [`ClientState`] and the types in them. Times are RFC 3339 in UTC;
+//!   durations are milliseconds, in fields whose names end in `_ms`.
 //!
-//! The command `fairlock` is a package of its own, `fairlock-cli`; see [`command`].
+//! The command `fairlock` is in its own package, `fairlock-cli`; see [`command`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Four layers, from top to bottom: the public page (the other modules here), the quorum, the driver, the store. Below
-// them are the metrics, to which each of them reports. Calls go down. tests/house.rs checks that no file imports from a
-// layer above.
+// Four layers, from top to bottom: the public types (the other modules here), the quorum, the driver, the store. All of
+// them report to the metrics below. Calls go down. tests/house.rs checks that no file imports from a layer above.
 mod driver;
 mod metrics;
 mod quorum;
@@ -135,8 +136,8 @@ pub use status::{Holder, LockStatus, RwLockStatus, SemaphoreStatus, ServerStatus
 pub use store::certificates::Certificates;
 pub use store::connect_options::{ConnectOptions, Credentials};
 
-// The pages of the repository, as modules of the documentation. A page names its links at its end; of two
-// definitions of a link the first one counts, so those here replace a path by a module.
+// The repository's pages, as modules of the documentation. Each page defines its links at its end. rustdoc uses the
+// first definition of a link, so the definitions here replace the paths with modules.
 
 /// The README.
 ///
@@ -154,7 +155,7 @@ pub use store::connect_options::{ConnectOptions, Credentials};
 /// [life]: crate::guide#the-life-of-a-lock
 /// [limits]: crate::guide#the-limits-of-the-promises
 #[doc = include_str!("../README.md")]
-// Its code blocks are tests, and one of them needs the feature.
+// Its code blocks run as tests, and one of them needs the feature.
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod readme {}
 
@@ -172,7 +173,7 @@ pub mod readme {}
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod guide {}
 
-/// The command `fairlock`, a package of its own: `fairlock-cli`.
+/// The command `fairlock`, in its own package: `fairlock-cli`.
 ///
 /// [quorum]: crate::masters
 /// [deploying]: crate::deploying
@@ -194,7 +195,7 @@ pub mod command {}
 #[cfg(doc)]
 pub mod design {}
 
-/// The reasons for single choices.
+/// Why the design is the way it is.
 ///
 /// [design]: crate::design
 /// [deploying]: crate::deploying
@@ -202,21 +203,21 @@ pub mod design {}
 #[cfg(doc)]
 pub mod decisions {}
 
-/// The bugs that taught something.
+/// Bugs that taught us something.
 ///
 /// [reliability]: crate::reliability
 #[doc = include_str!("../docs/history.md")]
 #[cfg(doc)]
 pub mod history {}
 
-/// What is proven, and by what.
+/// The evidence for the promises.
 ///
 /// [performance]: crate::performance
 #[doc = include_str!("../docs/reliability.md")]
 #[cfg(doc)]
 pub mod reliability {}
 
-/// Where the lock runs.
+/// Where and how to run the server.
 ///
 /// [quorum]: crate::masters
 /// [guide]: crate::guide#connecting
@@ -238,7 +239,7 @@ pub mod deploying {}
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod masters {}
 
-/// For those on call.
+/// Running it in production: logs, metrics, alerts.
 ///
 /// [dashboard]: crate::plots#the-dashboard
 /// [oncall]: crate::command
@@ -255,7 +256,7 @@ pub mod masters {}
 #[cfg(doc)]
 pub mod operating {}
 
-/// What locks are used for.
+/// Common uses of the locks.
 ///
 /// [migrating]: crate::migrating
 /// [leases]: crate::guide#leases
@@ -266,7 +267,7 @@ pub mod operating {}
 #[cfg(all(doc, any(feature = "embedded", not(doctest))))]
 pub mod recipes {}
 
-/// From other locks to this one.
+/// Moving from other locks to this one.
 ///
 /// [quorum]: crate::masters
 /// [cli]: crate::command
@@ -282,7 +283,7 @@ pub mod migrating {}
 #[cfg(doc)]
 pub mod performance {}
 
-// As docs/plots.md, whose paths of files lead nowhere here.
+// As docs/plots.md, whose relative links would be broken here.
 /// Drawings and plots of the other pages.
 ///
 /// # Layers

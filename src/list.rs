@@ -21,14 +21,14 @@ pub struct LockList {
 impl LockList {
     pub(crate) fn new(backend: &Backend, glob: &str) -> Self {
         let listing = Listing::new(backend.contexts().cloned(), glob);
-        // The client is open as long as the list is read.
+        // Keeps the client open while the caller reads the list.
         let names = stream::unfold((listing, backend.clone()), |(mut listing, backend)| async move {
             Some((listing.next().await.transpose()?, (listing, backend)))
         });
         Self { names: names.fuse().boxed() }
     }
 
-    /// The next name, or `None` at the end and whenever it is called after that. For loops without a crate for streams.
+    /// Returns the next name, or `None` at the end and from then on. For loops without a stream crate.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -43,10 +43,10 @@ impl LockList {
     /// ```
     ///
     /// # Errors
-    /// As for the stream: see [`LockClient::list`](crate::LockClient::list).
+    /// The same as the stream: see [`LockClient::list`](crate::LockClient::list).
     ///
     /// # Cancel safety
-    /// Dropping the future loses no name: the next call goes on where this one was.
+    /// Dropping the future loses no name: the next call continues at the same place.
     pub async fn next(&mut self) -> Option<Result<Listed, RequestError>> {
         self.names.next().await
     }

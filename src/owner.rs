@@ -9,26 +9,25 @@ use tokio::task;
 
 pub use crate::driver::owner::Owner;
 
-// A thread-local of our own, set while the future is polled, rather than `tokio::task_local!`: it notes at each
-// poll which task polls.
+// Our own thread-local, set during each poll, rather than `tokio::task_local!`: it also records which task polls.
 thread_local! {
     static CURRENT: Cell<Option<PolledScope>> = const { Cell::new(None) };
 }
 
-/// A scope that is being polled.
+/// A scope during one of its polls.
 #[derive(Debug, Clone, Copy)]
 struct PolledScope {
     owner: Owner,
-    /// The task that polls it; none in a `block_on`. A `LocalSet` inside of the scope polls tasks that
-    /// were spawned elsewhere, and must not lend them the owner: two of them would be inside at once (P1).
+    /// The task that polls it; `None` in a `block_on`. A `LocalSet` inside the scope polls tasks spawned elsewhere, and
+    /// must not lend them the owner: two of them would hold the lock at once (P1).
     task: Option<task::Id>,
 }
 
 impl Owner {
-    /// Runs `future` under this owner: every lock call in it re-enters what this owner holds, inside
-    /// any other scope too. No round trip.
+    /// Runs `future` under this owner: every lock call in it re-enters this owner's holds, even inside another scope.
+    /// No round trip.
     ///
-    /// This is how an owner gets over a `spawn`:
+    /// Use it to keep an owner across a `spawn`:
     ///
     /// ```
     /// use fairlock::{Owner, owner};
@@ -47,17 +46,17 @@ impl Owner {
     }
 }
 
-/// Runs `future` under the owner of the scope it is called in, or under a new one.
+/// Runs `future` under the owner of the current scope, or under a new one.
 ///
-/// Nested lock calls inside re-enter. A nested `scope` keeps the outer owner, so a library that opens
-/// a scope of its own still re-enters what its caller holds. The owner follows the future through
-/// `join!` and `select!`, but not into `spawn` or `spawn_local`; for that there is [`Owner::scope`].
+/// Nested lock calls inside re-enter. A nested `scope` keeps the outer owner, so a library that opens its own scope
+/// still re-enters its caller's holds. The owner follows the future through `join!` and `select!`, but not into `spawn`
+/// or `spawn_local`; use [`Owner::scope`] for those.
 ///
-/// A future that moves to another task takes its owner along. Tasks of a `LocalSet` that is driven inside a scope do
-/// not get the owner.
+/// A future that moves to another task keeps its owner. Tasks of a `LocalSet` driven inside a scope do not get the
+/// owner.
 ///
-/// Two branches in one scope that ask for the same lock *share* it: they have the same owner. Give
-/// branches that must exclude each other owners of their own, or no scope.
+/// Two branches in one scope that ask for the same lock *share* it, since they have the same owner. If branches must
+/// exclude each other, give them their own owners, or no scope.
 ///
 /// ```
 /// use fairlock::owner;
@@ -79,7 +78,7 @@ pub async fn scope<F: Future>(future: F) -> F::Output {
     current().unwrap_or_else(Owner::new).scope(future).await
 }
 
-/// The owner of the scope that this code runs in, if any. No round trip.
+/// Returns the owner of the current scope, if any. No round trip.
 ///
 /// ```
 /// assert_eq!(fairlock::owner::current(), None);
@@ -101,16 +100,16 @@ impl<F: Future> Future for Scope<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        // Asked at each poll: the future may be handed to another task between two of them.
+        // Reads the task at each poll, since the future may move to another task between polls.
         let polled = PolledScope { owner: self.owner, task: task::try_id() };
-        // In a `Drop`, so that it also happens after a panic. Otherwise what is polled here next would be taken for a
-        // part of this scope.
+        // In a `Drop`, so that it also runs after a panic. Otherwise the next future on this thread would count as part
+        // of this scope.
         let _restore = Restore { outer: CURRENT.replace(Some(polled)) };
         self.future.as_mut().poll(context)
     }
 }
 
-/// Sets the outer owner again, also when the poll panics: this thread polls other tasks next.
+/// Restores the outer owner, even if the poll panics: this thread polls other tasks next.
 struct Restore {
     outer: Option<PolledScope>,
 }

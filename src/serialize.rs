@@ -1,4 +1,4 @@
-//! How `serde` writes times: as RFC 3339 in UTC with milliseconds, and durations as milliseconds.
+//! Serializes times as RFC 3339 in UTC with milliseconds, and durations as milliseconds.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,10 +39,10 @@ fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The end of the year 9999: the format has no later time.
+/// The end of the year 9999, the latest time in the format.
 const LATEST: Duration = Duration::from_secs(253_402_300_799);
 
-/// Such as `2026-11-22T10:30:00.250Z`. A time outside of the format is written as the nearest one in it.
+/// For example `2026-11-22T10:30:00.250Z`. Writes a time outside the format as the nearest one in it.
 fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LATEST)).to_string()
 }

@@ -1,5 +1,5 @@
-//! What [`connect`](crate::LockClient::connect) and [`connect_with`](crate::LockClientBuilder::connect_with) take: one server, or
-//! several.
+//! The arguments of [`connect`](crate::LockClient::connect) and
+//! [`connect_with`](crate::LockClientBuilder::connect_with): one server, or several.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use crate::error::ConnectError;
 use crate::store::connect_options::ConnectOptions;
 
-/// One server, or several: a URL as `&str`, `String`, `Cow<str>`, `Box<str>` or `Arc<str>`; or the redis crate's
-/// [`ConnectionInfo`](redis::ConnectionInfo) or [`Client`](redis::Client), see
-/// [the guide](crate::guide#you-already-use-the-redis-crate). Also references to these, and arrays, slices and `Vec`s of them.
+/// One server, or several: a URL as `&str`, `String`, `Cow<str>`, `Box<str>` or `Arc<str>`, or the redis crate's
+/// [`ConnectionInfo`](redis::ConnectionInfo) or [`Client`](redis::Client), see [the
+/// guide](crate::guide#you-already-use-the-redis-crate). Also references to these, and arrays, slices and `Vec`s of
+/// them.
 ///
-/// It cannot be implemented for others, so that it may get more methods.
+/// The trait is sealed, so that it can get more methods.
 ///
 /// ```no_run
 /// use fairlock::LockClient;
@@ -41,10 +42,11 @@ use crate::store::connect_options::ConnectOptions;
 )]
 pub trait IntoServers: sealed::Servers {}
 
-/// The options of one server, or of several: [`ConnectOptions`], or the redis crate's [`ConnectionInfo`](redis::ConnectionInfo) or
-/// [`Client`](redis::Client). Also references to these, and arrays, slices and `Vec`s of them.
+/// The options of one server, or of several: [`ConnectOptions`], or the redis crate's
+/// [`ConnectionInfo`](redis::ConnectionInfo) or [`Client`](redis::Client). Also references to these, and arrays, slices
+/// and `Vec`s of them.
 ///
-/// It cannot be implemented for others, so that it may get more methods.
+/// The trait is sealed, so that it can get more methods.
 ///
 /// ```compile_fail,E0277
 /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -79,8 +81,8 @@ mod sealed {
     }
 }
 
-/// One of the types that `connect` takes. The trait is this crate's own: with a foreign trait the compiler could not rule out that
-/// an array implements it.
+/// One of the types that `connect` takes. This trait is local because the compiler could not rule out that an array
+/// implements a foreign one.
 trait Server {
     fn read(&self) -> Read;
 }

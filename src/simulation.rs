@@ -1,5 +1,5 @@
-//! Hooks for the simulator in `verify/simulate`, which decides over every single message. Not part of
-//! the public API: they change without notice.
+//! Hooks for the simulator in `verify/simulate`, which controls every single message. Not part of the public API: they
+//! change without notice.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use crate::store::cluster::view::SlotRange;
 use crate::store::embedded::{EmbeddedWire, address as address_of, refusal, texts};
 use crate::{ConnectError, EmbeddedServer, LockClient, LockClientBuilder, Owner};
 
-/// What happens to servers, beside what a user's test may do to them.
+/// Lets the simulator do more to servers than a user's test can.
 impl Deref for EmbeddedServer {
     type Target = Server;
 
@@ -24,7 +24,7 @@ impl Deref for EmbeddedServer {
     }
 }
 
-/// An embedded server around which things go wrong.
+/// An embedded server with these faults around it.
 ///
 /// ```
 /// use fairlock::simulation::{Delivery, Faults, server};
@@ -51,52 +51,52 @@ pub fn server(faults: impl Faults) -> EmbeddedServer {
     EmbeddedServer(Server::with_faults(faults))
 }
 
-/// Servers that know nothing of each other, as those of a quorum. Their clocks differ as the faults say.
+/// Independent servers, like those in a quorum. The faults set how far their clocks differ.
 #[must_use]
 pub fn servers<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {
     Server::several(faults).into_iter().map(EmbeddedServer).collect()
 }
 
-/// Runs one command on the server's keys, outside of any script: what an administrator might do, or a look at the
-/// state. The words of the reply; nil is an empty one.
+/// Runs one command on the server's keys outside any script, as an administrator might, or to look at the state.
+/// Returns the words of the reply; nil becomes an empty word.
 #[must_use]
 pub fn command(server: &EmbeddedServer, words: &[&str]) -> Vec<String> {
     texts(server.0.command(words)).iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
 }
 
-/// Whether a script that ended with this error may have changed something, as the library reads it.
+/// Whether the library assumes that a script with this error may have changed something.
 #[must_use]
 pub fn may_have_run(error: &str) -> bool {
     refusal(error).in_script
 }
 
-/// How the server calls this owner at this client.
+/// The id of this owner at the server.
 #[must_use]
 pub fn owner_id(client: &LockClient, owner: Owner) -> String {
     owner.id(client.id()).to_string()
 }
 
-/// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
+/// The nodes of a cluster, with their faults. No slot has a node yet.
 #[must_use]
 pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<EmbeddedServer> {
     Server::cluster(faults).into_iter().map(EmbeddedServer).collect()
 }
 
-/// How the nodes of a cluster call this one.
+/// The address by which the nodes of a cluster know this one.
 #[must_use]
 pub fn address(node: &EmbeddedServer) -> String {
     node.0.address().unwrap_or_default().to_owned()
 }
 
-/// CLUSTER SETSLOT: what this node knows of the slot of a lock.
+/// Sets this node's view of a lock's slot, like CLUSTER SETSLOT.
 pub fn set_slot(node: &EmbeddedServer, lock_key: &str, slot: Slot) {
     node.0.set_slot(slot_of(lock_key), slot);
 }
 
-/// A client of a cluster. It knows only the slots that `node` names, until it is redirected or looks again.
+/// A client of a cluster. It knows only the slots that `node` lists, until a redirect or the next look.
 ///
 /// # Errors
-/// As [`LockClientBuilder::embedded`].
+/// The same as [`LockClientBuilder::embedded`].
 pub fn connect(
     builder: LockClientBuilder,
     nodes: &[EmbeddedServer],
@@ -106,19 +106,19 @@ pub fn connect(
     Ok((client, Looks(Arc::downgrade(&table))))
 }
 
-/// As in CLUSTER SLOTS.
+/// The slots of this node, as CLUSTER SLOTS lists them.
 fn ranges(node: &Server) -> Vec<SlotRange> {
     let range =
         |(slot, master): (u16, String)| Some(SlotRange { first: slot, last: slot, master: address_of(&master)? });
     node.slots().into_iter().filter_map(range).collect()
 }
 
-/// In place of the watch of a client, which asks the nodes who serves which slot.
+/// Replaces a client's watch, which asks the nodes which of them serves each slot.
 #[derive(Clone)]
 pub struct Looks(Weak<Table<EmbeddedWire>>);
 
 impl Looks {
-    /// What this node says. `false`: the client is gone.
+    /// Gives the client this node's view of the slots. Returns `false` if the client is gone.
     #[must_use]
     pub fn look(&self, node: &EmbeddedServer) -> bool {
         let table = self.0.upgrade();
@@ -133,7 +133,7 @@ impl Looks {
     }
 }
 
-/// A run begins on this thread: its owners are numbered from 1, and it runs on no other thread.
+/// Begins a run on this thread. Its owners are numbered from 1, and it runs on no other thread.
 pub fn begin_run() {
     owner::begin_run();
 }

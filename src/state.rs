@@ -10,15 +10,15 @@ use crate::error::Cause;
 use crate::quorum::majority;
 use crate::store::server::{Line, Server};
 
-/// Whether a client is connected, as far as it knows: a line that was cut a moment ago counts as connected until the next
-/// request or ping finds out.
+/// Whether a client is connected, as far as it knows: a connection that broke a moment ago counts as connected until
+/// the next request or ping fails.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ClientState {
-    /// Each server: one, each master of a cluster, or each of several.
+    /// The single server, each master of a cluster, or each of several servers.
     pub servers: Vec<ServerState>,
-    /// How many have to be connected. `None`: all that are in use.
+    /// How many must be connected. `None`: all servers in use.
     #[cfg_attr(feature = "serde", serde(skip))]
     needed: Option<usize>,
 }
@@ -28,33 +28,34 @@ pub struct ClientState {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ServerState {
-    /// Host and port, or the path of the socket. `unknown` before Sentinels have named one.
+    /// Host and port, or the path of the socket. `unknown` until Sentinels have named a server.
     pub address: String,
     /// Whether it is connected.
     pub connection: ConnectionState,
-    /// How long it has been [`Reconnecting`](ConnectionState::Reconnecting), if it was connected before.
+    /// How long it has been [`Reconnecting`](ConnectionState::Reconnecting), if the client was connected to it before.
     #[cfg_attr(feature = "serde", serde(rename = "down_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub down_for: Option<Duration>,
-    /// Why it is [`Reconnecting`](ConnectionState::Reconnecting): what the last try has met.
+    /// Why it is [`Reconnecting`](ConnectionState::Reconnecting): the error of the last attempt.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::cause"))]
     pub fault: Option<Cause>,
-    /// Whether messages from it arrived when it was connected last. A proxy may swallow them: then each hand-over takes up
-    /// to a poll interval.
+    /// Whether its messages arrived on the last connection. A proxy may swallow them; then each hand-over takes up to
+    /// one poll interval.
     pub hears_messages: bool,
 }
 
-/// Whether there is a connection.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// Requests are sent at once.
+    /// The client sends requests at once.
     Connected,
-    /// The connection is lost, or was made again and what is held is being checked. The client goes on trying.
+    /// The connection broke, or is back and the client is checking its holds. The client keeps trying.
     Reconnecting,
-    /// A master of a cluster whose locks were not used yet. The client connects to it when a lock there is asked for.
+    /// A master of a cluster whose locks the client has not used yet. The client connects to it when a call needs a
+    /// lock there.
     Idle,
-    /// The runtime that the client was made in has ended.
+    /// The client's runtime has ended.
     RuntimeGone,
     /// The client is closed.
     Closed,
@@ -82,7 +83,8 @@ impl ClientState {
         Self { servers: servers.map(ServerState::of).collect(), needed }
     }
 
-    /// The state of all servers together: connected if each one is that is in use, and of several if a majority is.
+    /// The combined state of all servers: connected if each server in use is, or, with several servers, if a majority
+    /// is.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -94,7 +96,7 @@ impl ClientState {
         let count = |state| self.servers.iter().filter(|server| server.connection == state).count();
         let any = |state| count(state) > 0;
         let is_served = self.needed.is_some_and(|needed| count(ConnectionState::Connected) >= needed);
-        // The worst one. A client ends on all servers at once.
+        // The worst state. A client ends on all servers at once.
         [
             ConnectionState::Closed,
             ConnectionState::RuntimeGone,
@@ -103,7 +105,7 @@ impl ClientState {
         ]
         .into_iter()
         .find(|state| any(*state) && !(is_served && *state == ConnectionState::Reconnecting))
-        // A cluster without a master, or one of which no lock was asked for.
+        // A cluster without a master, or whose locks no call has used.
         .unwrap_or(if self.servers.is_empty() { ConnectionState::Reconnecting } else { ConnectionState::Idle })
     }
 
@@ -135,9 +137,8 @@ impl ServerState {
     }
 }
 
-/// Watches whether a client is connected, reconnecting or closed:
-/// [`LockClient::watch_state`](crate::LockClient::watch_state).
-/// It keeps the client open, as a clone of it does.
+/// Watches whether a client is connected, reconnecting or closed; see
+/// [`LockClient::watch_state`](crate::LockClient::watch_state). It keeps the client open, just as a clone does.
 pub struct StateWatch {
     backend: Backend,
     last: ClientState,
@@ -149,9 +150,9 @@ impl StateWatch {
         Self { backend, last }
     }
 
-    /// The next state that differs from the one before, in the connection or the address of a server. What changes and
-    /// changes back between two calls may be missed. `None`: the client is closed or its runtime has ended, and that was
-    /// told.
+    /// Waits for a state that differs from the last one in the connection or the address of a server, and returns it.
+    /// It may miss a change that is undone between two calls. Returns `None` if it has already returned the state of a
+    /// client that is closed or whose runtime has ended.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -174,7 +175,7 @@ impl StateWatch {
         if matches!(self.last.connection(), ConnectionState::Closed | ConnectionState::RuntimeGone) {
             return None;
         }
-        // Before the look: a change after it is waited for.
+        // Subscribe before reading the state, so that no change is missed.
         let mut changes: Vec<_> = self.backend.contexts().map(|context| context.runner.store.changes()).collect();
         loop {
             let state = ClientState::of(&self.backend);
@@ -182,7 +183,7 @@ impl StateWatch {
                 self.last = state.clone();
                 return Some(state);
             }
-            // The stores live as long as this, so it does not fail.
+            // It cannot fail: the stores live as long as this watch.
             let _ = select_all(changes.iter_mut().map(|changes| Box::pin(changes.changed()))).await;
         }
     }

@@ -13,32 +13,33 @@ use crate::store::runner::Answer;
 /// How many waiters a status shows.
 pub(crate) const WAITERS_SHOWN: u32 = 100;
 
-/// The holder and the queue of a lock, as of one instant on the server. All times are by the server's clock.
+/// The holder and the queue of a lock at one instant on the server. All times are by the server's clock.
 ///
-/// Several servers have no common instant, since each answers when it is asked: then this is what a majority of them
-/// agrees on, and [`servers`](Self::servers) has the answer of each.
+/// Several servers share no such instant, since each answers at its own time: then this is the state on which a
+/// majority of them agrees, and [`servers`](Self::servers) has the answer of each.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockStatus {
-    /// That instant; of several servers the latest.
+    /// That instant; with several servers, the latest.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub at: SystemTime,
-    /// The holder, if any. With several servers the holder on a majority, with the greatest token that one of these
-    /// reports: see [`is_known`](Self::is_known).
+    /// The holder, if any. With several servers, the owner that holds the lock on a majority, with the greatest token
+    /// that one of these servers reports: see [`is_known`](Self::is_known).
     pub holder: Option<Holder>,
-    /// The waiters, first in line first; at most 100. With several servers, those of the server with the most.
+    /// The waiters, first in line first; at most 100. With several servers, the waiters of the server that has the
+    /// most.
     pub queue: Vec<Waiter>,
-    /// How many wait, including those beyond the first 100. Exact among the first 256; behind those, tickets of clients
-    /// that died count until the server comes to them.
+    /// How many wait, including those beyond the first 100. Exact among the first 256; after those, tickets of dead
+    /// clients count until the server reaches them.
     pub waiters: u64,
-    /// No lock is granted for this long, although it may be free: the server was started anew or has lost its data,
-    /// and this client has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server serves, or a
-    /// majority of several does.
+    /// For how long the server grants no lock, not even a free one: it has restarted or lost its data, and this client
+    /// has [`strict_restart`](crate::LockClientBuilder::strict_restart). `None`: the server, or a majority of several,
+    /// grants locks.
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
-    /// The answer of each server, in the order in which they were given to [`connect`](crate::LockClient::connect).
-    /// With one server `serde` writes only the fields above.
+    /// The answer of each server, in the order of the servers passed to [`connect`](crate::LockClient::connect). With
+    /// one server `serde` writes only the fields above.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_one"))]
     pub servers: Vec<ServerStatus>,
 }
@@ -50,11 +51,11 @@ pub struct LockStatus {
 pub struct ServerStatus {
     /// The URL of the server, without the password.
     pub address: String,
-    /// Its answer, whose own `servers` is empty, or why there is none.
+    /// Its answer, whose own `servers` is empty, or the reason why it did not answer.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::answer"))]
     pub answer: Result<LockStatus, RequestError>,
-    /// The server that this one is, by another address; this one is then not counted. Detected with
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) only.
+    /// The index of the same server under another address, if any; this one then does not count. Detected only with
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart).
     pub same_as: Option<usize>,
 }
 
@@ -74,21 +75,22 @@ pub struct Holder {
     pub holds: u32,
     /// Its fencing token.
     pub token: u64,
-    /// The label of its client, or that of the call ([`FairLock::labelled`](crate::FairLock::labelled)).
+    /// The label of the call ([`FairLock::labelled`](crate::FairLock::labelled)), or else of its client.
     pub label: String,
-    /// Since when it holds the lock.
+    /// When the hold began.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub since: SystemTime,
-    /// How long that is.
+    /// How long it has held the lock.
     #[cfg_attr(feature = "serde", serde(rename = "held_for_ms", serialize_with = "crate::serialize::millis"))]
     pub held_for: Duration,
-    /// When its lease ends unless it is renewed.
+    /// When its lease ends, unless the client renews it.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub lease_until: SystemTime,
-    /// How long that is.
+    /// How long until then.
     #[cfg_attr(feature = "serde", serde(rename = "lease_left_ms", serialize_with = "crate::serialize::millis"))]
     pub lease_left: Duration,
-    /// How many permits of a semaphore it has. 1 for a lock and a reader; a writer has all 1,024 units of a read-write lock.
+    /// How many permits of a semaphore it has. 1 for a lock and a reader; a writer has all 1,024 units of a read-write
+    /// lock.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_usual"))]
     pub weight: u32,
 }
@@ -102,13 +104,13 @@ pub struct Waiter {
     pub position: usize,
     /// `<client id>:<number>`
     pub owner: String,
-    /// The label of its client, or that of the call.
+    /// The label of the call, or else of its client.
     pub label: String,
-    /// When it loses its place unless the server hears from its client.
+    /// When it loses its place, unless the server receives a request from its client before then.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub deadline: SystemTime,
-    /// How many permits of a semaphore it waits for. 1 for a lock and a reader; a writer waits for all 1,024 units of a read-write
-    /// lock.
+    /// How many permits of a semaphore it waits for. 1 for a lock and a reader; a writer waits for all 1,024 units of a
+    /// read-write lock.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "is_usual"))]
     pub weight: u32,
 }
@@ -119,7 +121,7 @@ fn is_usual(weight: &u32) -> bool {
     *weight == 1
 }
 
-/// The holders and the waiters of a semaphore, as of one instant on the server. All times are by the server's clock.
+/// The holders and the waiters of a semaphore at one instant on the server. All times are by the server's clock.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -127,27 +129,28 @@ pub struct SemaphoreStatus {
     /// That instant.
     #[cfg_attr(feature = "serde", serde(serialize_with = "crate::serialize::time"))]
     pub at: SystemTime,
-    /// The holders, the first that was served first; at most 100.
+    /// The holders, in the order in which they got their permits; at most 100.
     pub holders: Vec<Holder>,
     /// How many hold permits, including those beyond the first 100.
     pub holding: u64,
-    /// How many permits they have together.
+    /// How many permits all holders have together.
     pub used: u64,
-    /// The number that was set for all clients ([`set_permits`](crate::FairSemaphore::set_permits)). `None`: each client's own counts.
+    /// The number set for all clients ([`set_permits`](crate::FairSemaphore::set_permits)). `None`: each client's own
+    /// number counts.
     pub set_permits: Option<u32>,
-    /// The numbers of permits that the clients of these holders and waiters have named; more than one while clients differ.
+    /// The numbers of permits that the clients of these holders and waiters use; more than one if clients differ.
     pub named_permits: Vec<u32>,
     /// The waiters, first in line first; at most 100.
     pub queue: Vec<Waiter>,
     /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
     pub waiters: u64,
-    /// As [`LockStatus::frozen_for`].
+    /// See [`LockStatus::frozen_for`].
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
 }
 
-/// The readers or the writer of a read-write lock, and the waiters, as of one instant on the server. All times are by the server's
-/// clock.
+/// The readers or the writer of a read-write lock, and the waiters, at one instant on the server. All times are by the
+/// server's clock.
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -157,7 +160,7 @@ pub struct RwLockStatus {
     pub at: SystemTime,
     /// The writer, if there is one.
     pub writer: Option<Holder>,
-    /// The readers, the first that was served first; at most 100.
+    /// The readers, in the order in which they began; at most 100.
     pub readers: Vec<Holder>,
     /// How many read, including those beyond the first 100.
     pub reading: u64,
@@ -165,7 +168,7 @@ pub struct RwLockStatus {
     pub queue: Vec<Waiter>,
     /// How many wait, including those beyond the first 100; see [`LockStatus::waiters`].
     pub waiters: u64,
-    /// As [`LockStatus::frozen_for`].
+    /// See [`LockStatus::frozen_for`].
     #[cfg_attr(feature = "serde", serde(rename = "frozen_for_ms", serialize_with = "crate::serialize::millis_if_any"))]
     pub frozen_for: Option<Duration>,
 }
@@ -178,7 +181,7 @@ impl LockStatus {
         Self { at, holder, queue, waiters: inspected.waiters, frozen_for: inspected.frozen_for, servers }
     }
 
-    /// The status that these agree on. The error of one of them, if none answers.
+    /// The status on which these servers agree, or the error of one of them if none answers.
     pub(crate) fn together(servers: Vec<ServerStatus>) -> Result<Self, RequestError> {
         let answers = || servers.iter().filter_map(|server| server.answer.as_ref().ok());
         let Some(most) = answers().max_by_key(|answer| answer.waiters) else {
@@ -204,8 +207,8 @@ impl LockStatus {
         Ok(Self { servers, ..together })
     }
 
-    /// Whether enough servers answered to know the holder. If it is false, `holder` is `None` also where the lock is
-    /// held. On one server it is always true.
+    /// Whether enough servers answered to know the holder. If not, `holder` is `None` even if the lock is held. Always
+    /// true with one server.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread", start_paused = true)]
