@@ -13,20 +13,20 @@ use crate::owner::Owner;
 
 pub use crate::driver::outcome::Unlocked;
 
-/// One hold on a lock. It ends with [`unlock`](Self::unlock), or when it is dropped.
+/// A hold on a lock. It ends with [`unlock`](Self::unlock), or when you drop the guard.
 ///
-/// Dropping hands the release to the client's background tasks. It does not block, and it works
-/// outside of a runtime and in a panic, but you do not learn the outcome. The guard carries its owner
-/// with it: it may leave its scope, its task and its thread.
+/// Dropping a guard hands the release to the client's background tasks. It does not block, and it works outside of a
+/// runtime and in a panic, but it does not report the outcome. The guard carries its owner with it: it may leave its
+/// scope, its task and its thread.
 ///
-/// While the guard is alive, a watchdog renews the lease. A guard can still be *lost*: the server was out of reach for
-/// a whole lease, the process was paused, or an operator forced the lock. Work that goes on then may run beside the
-/// next holder's. [`lost`](Self::lost) reports a loss at once; a check of [`token`](Held::token) at the resource makes
-/// it harmless.
+/// While the guard is alive, a watchdog renews the lease. A guard can still *lose* its hold: the server was out of
+/// reach for a whole lease, the process paused, or an operator forced the lock. Work that goes on then may run next to
+/// the next holder's. [`lost`](Self::lost) reports a loss at once. If the resource checks the [`token`](Held::token), a
+/// loss does no harm.
 ///
-/// The state of the hold is in [`Held`], which a guard dereferences to: `guard.token()`, `guard.is_valid()`. A guard
-/// cannot be cloned, since two guards for one hold would release it twice. For other code to look at the hold there is
-/// [`held`](Held::held), and `clone` of a guard is the same.
+/// The state of the hold is in [`Held`], to which a guard dereferences: `guard.token()`, `guard.is_valid()`. A guard
+/// cannot be cloned, since two guards for one hold would release it twice. To let other code look at the hold, give it
+/// a view from [`held`](Held::held).
 ///
 /// ```compile_fail,E0599
 /// # async fn example(client: fairlock::LockClient) -> Result<(), fairlock::LockError> {
@@ -36,11 +36,10 @@ pub use crate::driver::outcome::Unlocked;
 /// ```
 ///
 /// # At the end of the process
-/// The release of a dropped guard needs the runtime. Where `main` returns right after the drop, by its
-/// end, by `?` or by a panic, the runtime may be shut down first. The lock is then free when its lease
-/// ends, as after `std::process::exit`, an abort or a kill, which run no destructors. To be sure, call
-/// [`unlock`](Self::unlock) or [`LockClient::close`](crate::LockClient::close), or run the work in
-/// [`LockClient::run`](crate::LockClient::run).
+/// The release of a dropped guard needs the runtime. If `main` returns right after the drop, by its end, by `?` or by a
+/// panic, the runtime may shut down first. The lock is then free when its lease ends, as after `std::process::exit`, an
+/// abort or a kill, which run no destructors. To be sure, call [`unlock`](Self::unlock) or
+/// [`LockClient::close`](crate::LockClient::close), or run the work in [`LockClient::run`](crate::LockClient::run).
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -58,7 +57,8 @@ pub struct LockGuard {
     guard: AnyGuard,
 }
 
-/// A view of a hold for code that does not end it. [`held`](Self::held) makes another one, which is cheap; it keeps nothing locked.
+/// A view of a hold, for code that does not end it. A view does not keep the lock. [`held`](Self::held) makes another
+/// one, cheaply.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -68,7 +68,7 @@ pub struct LockGuard {
 /// assert!(!held.is_valid());
 /// # Ok(()) }) }
 /// ```
-// Not `Clone`: `guard.clone()` would be a view of the hold, and no second guard.
+// Not `Clone`: `guard.clone()` would be a view of the hold, not a second guard.
 pub struct Held {
     hold: AnyHold,
 }
@@ -80,8 +80,8 @@ impl LockGuard {
 
     /// Releases this hold and waits for the server's answer. One round trip.
     ///
-    /// [`Unlocked::Freed`]: the lock is free, or the next waiter has it already.
-    /// [`Unlocked::StillHeld`]: the owner has more guards.
+    /// Returns [`Unlocked::Freed`] if the lock is free or the next waiter has it already, and [`Unlocked::StillHeld`]
+    /// if the owner has more guards.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -100,23 +100,25 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// [`UnlockError::Lost`] if it was lost before. A loss while this future is not polled may count as released or as lost.
-    /// [`UnlockError::Unknown`] if the server gave no
-    /// answer within the operation time-out, [`UnlockError::Refused`] if it refuses; the client goes on
-    /// trying where that can help. [`UnlockError::RuntimeGone`] if the runtime of the client has ended.
+    /// [`UnlockError::Lost`] if the client lost the lock before. A loss while nothing polls this future may count as a
+    /// release or as a loss. [`UnlockError::Unknown`] if the server did not answer within the operation time-out, and
+    /// [`UnlockError::Refused`] if it refused: the client keeps trying if that can help. [`UnlockError::RuntimeGone`]
+    /// if the client's runtime has ended.
     ///
     /// # Cancel safety
-    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    /// The release is certain once you call this: if you drop the future, the client finishes it in the background.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         self.guard.unlock().await
     }
 
-    /// Unlocks, but keeps the name taken until it was held for that long, without a process and without a renewal. Use it for short jobs on
-    /// machines whose clocks differ: a machine that is late finds the name taken. One round trip.
+    /// Unlocks, but keeps the name taken until the hold has lasted that long. That needs neither this process nor a
+    /// renewal. Use it for short jobs on machines whose clocks differ: a late machine finds the name taken. One round
+    /// trip.
     ///
-    /// The time counts from when this process heard that it has it. Waiters get it up to a
-    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows it as held, and `force_unlock` frees it. It may be
-    /// as short as you like; if it is over, this is [`unlock`](Self::unlock). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    /// The time counts from when this process learned that it has the lock. Waiters get the lock up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows it as held, and `force_unlock`
+    /// frees it. `at_least` may be as short as you like: if that time has passed, this is [`unlock`](Self::unlock).
+    /// [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -132,22 +134,27 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had it meanwhile. [`Lease`](HoldError::Lease): longer than
-    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Nested`](HoldError::Nested), [`SeveralServers`](HoldError::SeveralServers). [`Request`](HoldError::Request): refused, or no answer within the
-    /// operation time-out. After any error it is free earlier, or when its lease ends.
+    /// See [`HoldError`]:
+    /// - [`Lost`](HoldError::Lost): others may have had the lock in the meantime.
+    /// - [`Lease`](HoldError::Lease): the time is longer than [`token_ttl`](crate::LockClientBuilder::token_ttl), 365
+    ///   days, or the longest lease of [`strict_restart`](crate::LockClientBuilder::strict_restart).
+    /// - [`Nested`](HoldError::Nested): other guards share the hold.
+    /// - [`SeveralServers`](HoldError::SeveralServers): the client has several servers.
+    /// - [`Request`](HoldError::Request): the server refused, or did not answer within the operation time-out.
+    ///
+    /// After any error the lock is free earlier, or when its lease ends.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the background releases it at once.
+    /// If you drop the future before it is done, the client releases the lock at once, in the background.
     pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         self.guard.unlock_at_least(at_least).await
     }
 
-    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at
-    /// once on a force-unlock. No round trip.
+    /// Resolves when the client loses the hold, with the cause: at its local deadline without any network, and at once
+    /// after a `force_unlock`. No round trip.
     ///
-    /// While this guard is alive its hold cannot end in another way. For a task that outlives the guard
-    /// there is [`Held::ended`].
+    /// While this guard is alive, its hold cannot end in another way. In a task that outlives the guard, use
+    /// [`Held::ended`].
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -164,12 +171,12 @@ impl LockGuard {
         self.lost_in_hand().await
     }
 
-    /// On which servers it is held, by their places in the list that was given to
-    /// [`connect`](crate::LockClient::connect), from 0: the servers that this guard has and whose lease is not over.
-    /// `[0]` on one server, until it is lost. No round trip.
+    /// The servers of this guard whose lease has not expired, as indices from 0 into the list that
+    /// [`connect`](crate::LockClient::connect) got. With one server this is `[0]` until the client loses the hold. No
+    /// round trip.
     ///
-    /// A hold keeps to the servers that it began on: a server that is lost does not come back into it. A nested guard
-    /// does without servers that cannot be used when it is taken.
+    /// A hold stays on the servers that it began on: a lost server does not come back into it. A nested guard does
+    /// without servers that the client cannot use when it takes the guard.
     ///
     /// ```
     /// # #[cfg(feature = "embedded")] #[tokio::main(flavor = "current_thread")]
@@ -208,7 +215,7 @@ impl Held {
         Self { hold }
     }
 
-    /// For a guard, while it is alive: then the hold can end in no other way.
+    /// For a guard that is alive: its hold can end only by a loss.
     pub(crate) async fn lost_in_hand(&self) -> Loss {
         match self.ended().await {
             Ended::Lost(loss) => loss,
@@ -216,7 +223,7 @@ impl Held {
         }
     }
 
-    /// A view of the hold to give to others; of a view, another one. No round trip.
+    /// Returns a view of the hold for other code. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -232,15 +239,16 @@ impl Held {
         Self { hold: self.hold.clone() }
     }
 
-    /// The fencing token of this hold. It is greater than that of every hold of this lock before it,
-    /// and the same for all nested guards. No round trip.
+    /// The fencing token of this hold. It is greater than the token of every earlier hold of this lock, and the same
+    /// for all nested guards. No round trip.
     ///
-    /// A resource that remembers the greatest token it has seen and refuses smaller ones is safe from a
-    /// holder that does not know yet that it lost the lock. Nothing else is. Claim the resource with it before you read:
-    /// see [the guide](crate::guide#fencing). It is below 2^53, so it fits an `i64` and a number of JSON.
+    /// A resource that remembers the greatest token and refuses smaller ones is safe from a holder that has lost the
+    /// lock and does not know it yet. Nothing else makes it safe. Claim the resource with the token before you read:
+    /// see [the guide](crate::guide#fencing). The token is below 2^53, so it fits an `i64` and a JSON number.
     ///
-    /// The token of a [`Permit`](crate::Permit) and of a reader is an identity only: others hold the name at the same time, with smaller
-    /// and greater tokens. See [`FairSemaphore`](crate::FairSemaphore#tokens) and [`FairRwLock`](crate::FairRwLock#tokens).
+    /// The token of a [`Permit`](crate::Permit) or of a reader is only an identity: others hold the name at the same
+    /// time, with smaller and greater tokens. See [`FairSemaphore`](crate::FairSemaphore#tokens) and
+    /// [`FairRwLock`](crate::FairRwLock#tokens).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -256,7 +264,7 @@ impl Held {
         each!(AnyHold, &self.hold, hold => hold.token)
     }
 
-    /// Whether the lock is held at this instant, by the local clock less the drift. No round trip.
+    /// Whether the hold is valid at this instant, by the local clock less the drift. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -269,8 +277,7 @@ impl Held {
         self.valid_for() > Duration::ZERO
     }
 
-    /// For how long the lock is held if no further renewal succeeds; zero when it is lost. No
-    /// round trip.
+    /// How long the hold stays valid if no further renewal succeeds; zero after a loss. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -285,11 +292,11 @@ impl Held {
         each!(AnyHold, &self.hold, hold => hold.valid_for())
     }
 
-    /// Resolves when the hold has ended, with the way in which it did. No round trip.
+    /// Resolves when the hold has ended, and returns how. No round trip.
     ///
-    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If it
-    /// never does, this resolves when the client stops asking: the hold was released while it was good. [`Ended::Lost`]
-    /// at the local deadline without any network, and at once on a force-unlock.
+    /// [`Ended::Freed`] when the server, or a majority of several, has confirmed the release of the last guard. If the
+    /// confirmation never comes, this resolves when the client stops asking: the hold was good when its guard released
+    /// it. [`Ended::Lost`] at the local deadline without any network, and at once after a `force_unlock`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -311,10 +318,10 @@ impl Held {
         each!(AnyHold, &self.hold, hold => hold.until_ended().await)
     }
 
-    /// A token that is cancelled when the hold is lost, for code that takes one. No round trip.
+    /// A cancellation token, for code that takes one. The client cancels it when it loses the hold. No round trip.
     ///
-    /// It is also cancelled when the hold is released: work that goes on beyond that is not under the lock either, and
-    /// nothing that waits for the token stays behind. [`ended`](Self::ended) distinguishes the two.
+    /// The client also cancels it at the release: later work is not under the lock either, and nothing waits for the
+    /// token forever. [`ended`](Self::ended) distinguishes the two.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -332,7 +339,7 @@ impl Held {
         each!(AnyHold, &self.hold, hold => hold.over_token()).child_token()
     }
 
-    /// How many guards share this hold: 1, and one more for each nested one. No round trip.
+    /// How many guards share this hold: 1, and one more for each nested guard. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -361,7 +368,7 @@ impl Held {
         each!(AnyHold, &self.hold, hold => hold.entry.owner)
     }
 
-    /// The id of that owner: what [`status`](crate::FairLock::status) calls it. No round trip.
+    /// The ID of that owner, which [`status`](crate::FairLock::status) shows. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -388,7 +395,7 @@ impl Held {
     }
 }
 
-// As a client is.
+// Like `LockClient`, which has the reason.
 impl UnwindSafe for LockGuard {}
 impl RefUnwindSafe for LockGuard {}
 impl UnwindSafe for Held {}

@@ -1,4 +1,4 @@
-//! Holds that outlive a guard: a handle can be stored, and used in another process.
+//! Holds that outlive a guard: you can store a handle, and use it in another process.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,17 +21,17 @@ use crate::lock::caller;
 use crate::semaphore::Permit;
 use crate::store::error::SeveralServers;
 
-/// A hold without a guard: what [`LockGuard::detach`] makes, and [`LockClient::attach`] takes up again, in any process. Of permits:
-/// [`Permit::detach`] and [`LockClient::attach_permit`].
+/// A hold without a guard. [`LockGuard::detach`] makes one, and [`LockClient::attach`] turns it into a guard again, in
+/// any process. For permits, there are [`Permit::detach`] and [`LockClient::attach_permit`].
 ///
-/// It is a text of letters, digits and `_`, which a shell, JSON and the environment carry unchanged: see its
-/// [`Display`](fmt::Display) and [`FromStr`], and the feature `serde`. It names the lock or the semaphore, its prefix and its token, and
-/// has no URL and no password: the client that uses it brings the connection. It is not renewed. What it holds is free when
-/// its lease ends, as after a crash.
+/// A handle is a text of letters, digits and `_`, which a shell, JSON and the environment carry unchanged: see its
+/// [`Display`](fmt::Display) and [`FromStr`], and the feature `serde`. It contains the name of the lock or the
+/// semaphore, the prefix and the token, but neither a URL nor a password: the client that uses it brings the
+/// connection. Nothing renews a handle. Its hold ends with its lease, as after a crash.
 ///
-/// **Whoever can connect to the server can spend a handle** that they have read, or made: name, owner and token, which the status of the
-/// lock shows, are all that it takes. (Those of a guard make no handle.) Whoever can connect can force the lock too. Mind that in the log
-/// of a pipeline.
+/// **Anyone who can connect to the server can use a handle** that they have read, or made: all it takes is the name,
+/// the owner and the token, which the status of the lock shows. (The status of a guard's lock does not make a handle.)
+/// But anyone who can connect can also force the lock. Mind this if a pipeline logs a handle.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -53,11 +53,11 @@ pub struct HoldHandle {
     hold: Handle,
 }
 
-/// The format. Another one is refused by name.
+/// The version of the format. The parser reports any other version as such.
 const VERSION: &str = "fairlock1";
 
 impl HoldHandle {
-    /// What it holds: [`Kind::Lock`], or [`Kind::Semaphore`] if it has permits.
+    /// Whether it holds a lock ([`Kind::Lock`]) or permits ([`Kind::Semaphore`]).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -72,7 +72,7 @@ impl HoldHandle {
         self.hold.kind
     }
 
-    /// The name of the lock, or of the semaphore.
+    /// The name of the lock or the semaphore.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -85,7 +85,8 @@ impl HoldHandle {
         &self.hold.name
     }
 
-    /// The fencing token of the hold. Detaching and attaching keep it, so a resource cannot tell the two processes apart.
+    /// The fencing token of the hold. Detaching and attaching keep it, so a resource cannot distinguish the two
+    /// processes.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -99,7 +100,8 @@ impl HoldHandle {
         self.hold.token
     }
 
-    /// The lease that [`detach`](LockGuard::detach) was given, in whole milliseconds. How much of it is left only the server knows.
+    /// The lease that [`detach`](LockGuard::detach) got, in whole milliseconds. Only the server knows how much of it is
+    /// left.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -121,7 +123,7 @@ impl HoldHandle {
 
 impl fmt::Debug for HoldHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the owner: a log is read by many, and the owner is enough to spend the handle.
+        // Not the owner: many people read a log, and the owner is enough to use the handle.
         f.debug_struct("HoldHandle").field("name", &self.name()).field("token", &self.token()).finish_non_exhaustive()
     }
 }
@@ -146,16 +148,16 @@ fn text_of(hex: &str) -> Option<String> {
     if rest.is_empty() { String::from_utf8(bytes).ok() } else { None }
 }
 
-/// FNV-1a. Against a text that was cut or mistyped, not against anybody.
+/// FNV-1a: finds a text that was cut or mistyped, but does not stop an attacker.
 fn checksum(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Why a text is no handle.
+/// Why a text is not a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseHandleError {
-    /// It is no handle, or not all of one.
+    /// It is not a handle, or not all of one.
     #[error("this is no handle, or a part of it is missing or changed")]
     Malformed,
     /// A newer version of fairlock made it.
@@ -192,7 +194,7 @@ impl HoldHandle {
             copies_until: ServerTime(copies_until.parse().ok()?),
         };
         let handle = Self { prefix: text_of(prefix)?, hold };
-        // One text for each handle, with the checksum of it.
+        // Each handle has one text, including the checksum.
         (handle.hold.is_well_formed() && sum.len() == 8 && handle.to_string() == text).then_some(handle)
     }
 }
@@ -212,7 +214,7 @@ impl<'de> serde::Deserialize<'de> for HoldHandle {
     }
 }
 
-/// Why [`LockGuard::detach`] or [`Permit::detach`] has no handle to return, or does not know what it holds.
+/// Why [`LockGuard::detach`] or [`Permit::detach`] failed, or does not know whether its handle holds anything.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachError<G = LockGuard> {
@@ -225,53 +227,56 @@ pub enum DetachError<G = LockGuard> {
         /// Why.
         reason: HoldError,
     },
-    /// The server may have served it. If it has, the handle holds the lock or the permits. If not, the client releases them. Use the
-    /// handle as any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend) show which it was, and
-    /// [`release`](LockClient::release) leaves nothing behind either way. As long as the request may still be served, for an
-    /// operation time-out at most, they ask again, and say that they do not know when their time is over.
+    /// The server may have served the request. If it has, the handle holds the lock or the permits. If not, the client
+    /// releases them. Use the handle like any other: [`attach`](LockClient::attach) and [`extend`](LockClient::extend)
+    /// show whether it has the hold, and [`release`](LockClient::release) cleans up in either case. As long as the
+    /// server may still serve the request, for at most an operation time-out, these calls ask again. If their time ends
+    /// before that, they report that they do not know.
     #[error("no answer to the detach: {cause}; the handle has the hold, or it is given back")]
     #[non_exhaustive]
     Unanswered {
-        /// What has the hold, if it was detached.
+        /// The handle that has the hold, if the server detached it.
         handle: HoldHandle,
-        /// Why there is no answer.
+        /// Why the server did not answer.
         cause: Cause,
     },
 }
 
 /// Why [`LockClient::attach`], [`attach_permit`](LockClient::attach_permit), [`extend`](LockClient::extend) or
-/// [`release`](LockClient::release) by a handle failed. A release that was refused [half-way](Refusal::in_script), or has no answer, may have
-/// released: it can be repeated. What an attach may have attached is released as soon as the server answers.
+/// [`release`](LockClient::release) failed for a handle. A release that the server refused
+/// [half-way](Refusal::in_script), or did not answer, may have happened: you can repeat it. After an attach that may
+/// have happened, the client releases the hold as soon as the server answers.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
-    /// Only `attach`: the owner of this scope holds the lock or waits for it already. Nothing was sent.
+    /// Only `attach`: the owner of this scope holds the lock or waits for it already. The client sent nothing.
     #[error("the owner of this scope holds this lock or waits for it already")]
     OwnerBusy,
-    /// The handle is of another kind: [`attach`](LockClient::attach) takes the handle of a lock, and
-    /// [`attach_permit`](LockClient::attach_permit) that of permits. Nothing was sent.
+    /// The handle is of another kind: [`attach`](LockClient::attach) takes a handle of a lock, and
+    /// [`attach_permit`](LockClient::attach_permit) a handle of permits. The client sent nothing.
     #[error("this is the handle of {is}, and not of {asked}")]
     #[non_exhaustive]
     OtherKind {
-        /// That of the handle.
+        /// The kind of the handle.
         is: Kind,
-        /// What the call attaches.
+        /// The kind that the call attaches.
         asked: Kind,
     },
-    /// Only `attach`: not served in time, as [`LockError::Unreachable`], or before the client was closed.
+    /// Only `attach`: the server did not serve the call in time (see [`LockError::Unreachable`]), or before the client
+    /// closed.
     #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
     Unreachable(Cause),
-    /// The server does not know the hold: its lease is over, it was released, attached or ended by force; or it is another
-    /// server.
+    /// The server does not know the hold: its lease has expired, a call released, attached or forced it, or this is
+    /// another server.
     #[error(
         "this handle holds nothing: its lease is over, it was attached, released or forced, or this is another server"
     )]
     Lost,
-    /// The handle is of another prefix.
+    /// The handle has another prefix than the client.
     #[error("this handle is of the prefix {prefix:?}, which is not that of this client")]
     #[non_exhaustive]
     OtherPrefix {
-        /// That of the handle.
+        /// The prefix of the handle.
         prefix: String,
     },
     /// The client has [several servers](crate::masters).
@@ -292,11 +297,11 @@ impl From<SeveralServers> for HandleError {
 }
 
 impl LockGuard {
-    /// Sets a new lease from now on, for a hold [that is not renewed](crate::FairLock::with_lease) and whose work takes longer than
-    /// planned. One round trip, also where the guard is nested, whose hold all its guards share.
+    /// Sets a new lease that counts from now, for a hold [without renewal](crate::FairLock::with_lease) whose work
+    /// takes longer than planned. One round trip, even for a nested guard: all nested guards share the hold.
     ///
-    /// It never shortens: where more is left, that stays. For a renewed hold it bridges a time in which this process cannot renew,
-    /// as when it is about to stand still; afterwards it is renewed as before.
+    /// It never shortens the lease: if more is left, that stays. For a renewed hold, it bridges a time in which this
+    /// process cannot renew, such as an expected pause. After that the client renews the hold as before.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -312,24 +317,25 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// See [`HoldError`]. [`Lease`](HoldError::Lease): shorter or longer than a lease may be
-    /// ([`with_lease`](crate::FairLock::with_lease) says what that is), or beyond [`max_hold`](crate::LockClientBuilder::max_hold).
-    /// [`Request`](HoldError::Request): refused, or no answer within the operation time-out; the lock is valid for as long as
-    /// [`valid_for`](crate::Held::valid_for) says.
+    /// See [`HoldError`]. [`Lease`](HoldError::Lease): shorter or longer than a lease may be (see
+    /// [`with_lease`](crate::FairLock::with_lease)), or beyond [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// [`Request`](HoldError::Request): the server refused, or did not answer within the operation time-out; the lock
+    /// stays valid for as long as [`valid_for`](crate::Held::valid_for) returns.
     ///
     /// # Cancel safety
-    /// Dropped, it may have set the lease on the server, which this guard then does not rely on.
+    /// If you drop the future, the server may have set the lease, but this guard does not rely on that.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         self.any().extend(lease).await
     }
 
-    /// Ends this guard, but not the hold: that belongs to the returned handle from then on, for as long as the lease says and
+    /// Ends this guard, but not its hold, which belongs to the returned handle from then on, for as long as `lease` and
     /// under the same token. One round trip.
     ///
-    /// From the call on [`is_valid`](crate::Held::is_valid) is false. Each [`Held`](crate::Held) of this guard ends as
-    /// [`Ended::Detached`](crate::Ended::Detached). The handle is not renewed: the lease has to cover the way to the
-    /// process that takes it up, and may be shorter or longer than before. [`max_hold`](crate::LockClientBuilder::max_hold) does not
-    /// limit it, nor what [`LockClient::extend`] sets for the handle.
+    /// From the call on, [`is_valid`](crate::Held::is_valid) is false. Each [`Held`](crate::Held) of this guard ends as
+    /// [`Ended::Detached`](crate::Ended::Detached). The client does not renew the handle: the lease has to last until
+    /// another process attaches the handle, and may be shorter or longer than before.
+    /// [`max_hold`](crate::LockClientBuilder::max_hold) limits neither this lease nor the lease that
+    /// [`LockClient::extend`] sets for the handle.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -346,12 +352,14 @@ impl LockGuard {
     /// ```
     ///
     /// # Errors
-    /// [`DetachError::Refused`] returns the guard: it is one of several that are nested, the lease does not fit, the lock is lost, the client
-    /// has several servers, or nothing could be sent within the operation time-out. [`DetachError::Unanswered`] returns the handle.
+    /// [`DetachError::Refused`] returns the guard: other guards are nested with it, the lease does not fit, the client
+    /// has lost the lock or has several servers, or it could send nothing within the operation time-out.
+    /// [`DetachError::Unanswered`] returns the handle.
     ///
     /// # Cancel safety
-    /// Dropped, the hold is released in the background, also if the handle has it by then. Not polled, it goes on: the handle has
-    /// the hold then, and ends with its lease if no caller reads it.
+    /// If you drop the future, the client releases the hold in the background, even if the handle has it by then. If
+    /// you keep the future without polling it, the call goes on: the handle then has the hold, which ends with its
+    /// lease if no caller reads the handle.
     #[allow(clippy::result_large_err)] // the guard, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError> {
         detach(self.into_any(), lease, Self::new).await
@@ -359,8 +367,8 @@ impl LockGuard {
 }
 
 impl Permit {
-    /// Ends this permit, but not what it holds: that belongs to the returned handle from then on, with the same weight, for as long
-    /// as the lease says and under the same token. One round trip. As [`LockGuard::detach`].
+    /// Ends this permit, but not its hold, which belongs to the returned handle from then on, with the same weight, for
+    /// as long as `lease` and under the same token. One round trip. See [`LockGuard::detach`].
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -374,18 +382,18 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// [`DetachError::Refused`] returns the permit: the lease does not fit, the permit is lost, or nothing could be sent within the
-    /// operation time-out. [`DetachError::Unanswered`] returns the handle.
+    /// [`DetachError::Refused`] returns the permit: the lease does not fit, the client has lost the permits, or it
+    /// could send nothing within the operation time-out. [`DetachError::Unanswered`] returns the handle.
     ///
     /// # Cancel safety
-    /// As for [`LockGuard::detach`].
+    /// Same as [`LockGuard::detach`].
     #[allow(clippy::result_large_err)] // the permit, which the caller gets back
     pub async fn detach(self, lease: Duration) -> Result<HoldHandle, DetachError<Self>> {
         detach(self.into_guard(), lease, Self::new).await
     }
 }
 
-/// `again`: the guard as it was.
+/// `again` makes a guard for the caller again.
 #[allow(clippy::result_large_err)]
 async fn detach<G>(
     guard: AnyGuard,
@@ -403,12 +411,14 @@ async fn detach<G>(
 }
 
 impl LockClient {
-    /// Takes up what a handle holds: the owner of this [scope](crate::owner::scope), or a new one, has it from then on, under the
-    /// same token, and it is renewed with [this client's lease](crate::LockClientBuilder::lease). One round trip.
+    /// Turns a handle into a guard: from then on the owner of this [scope](crate::owner::scope), or a new owner, has
+    /// the hold under the same token, and the client renews it with [its lease](crate::LockClientBuilder::lease). One
+    /// round trip.
     ///
-    /// It spends the handle: a second attach is [`Lost`](HandleError::Lost), unless a failover has lost the first one, also
-    /// with [`strict_restart`](crate::LockClientBuilder::strict_restart). Then both rely on it until the first one hears. What [`extend`](Self::extend) has promised for the
-    /// handle ends with it. A process that has it and did not attach is not notified, and has the same token.
+    /// This uses the handle up: a second attach is [`Lost`](HandleError::Lost), unless a failover has lost the first
+    /// one, even with [`strict_restart`](crate::LockClientBuilder::strict_restart). In that case both rely on the hold
+    /// until the first one learns of it. A lease that [`extend`](Self::extend) has set for the handle ends with the
+    /// attach. Nothing notifies a process that uses the handle without attaching it, and it has the same token.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -424,19 +434,20 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`HandleError`]. Nothing is attached then. A handle of permits is [`OtherKind`](HandleError::OtherKind): see
-    /// [`attach_permit`](Self::attach_permit).
+    /// See [`HandleError`]. After an error, nothing is attached. A handle of permits is
+    /// [`OtherKind`](HandleError::OtherKind): see [`attach_permit`](Self::attach_permit).
     ///
     /// # Cancel safety
-    /// Dropped, it releases in the background what it may have attached. If it was not served, the handle is as before. The client
-    /// releases what it has attached if this future is not polled within 250 ms.
+    /// If you drop the future, the client releases in the background the hold that it may have attached. If the server
+    /// has not served the call, the handle is as before. The client also releases the hold if you do not poll this
+    /// future for a whole lease; the call then returns [`HandleError::Lost`].
     pub async fn attach(&self, handle: &HoldHandle) -> Result<LockGuard, HandleError> {
         self.take_up(handle, Kind::Lock, caller()).await.map(LockGuard::new)
     }
 
-    /// Takes up the permits that a handle has: all of them, under the same token, and they are renewed with
-    /// [this client's lease](crate::LockClientBuilder::lease). One round trip. As [`attach`](Self::attach), but its owner is a new one,
-    /// also in a [scope](crate::owner::scope): a permit is never re-entered.
+    /// Turns a handle of permits into a permit, which has all of them from then on under the same token. The client
+    /// renews it with [its lease](crate::LockClientBuilder::lease). One round trip. Like [`attach`](Self::attach), but
+    /// the owner is always a new one, even in a [scope](crate::owner::scope): permits do not nest.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -450,10 +461,10 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`HandleError`]; `OwnerBusy` does not occur here. Nothing is attached then.
+    /// See [`HandleError`]; `OwnerBusy` does not occur here. After an error, nothing is attached.
     ///
     /// # Cancel safety
-    /// As for `attach`.
+    /// Same as `attach`.
     pub async fn attach_permit(&self, handle: &HoldHandle) -> Result<Permit, HandleError> {
         self.take_up(handle, Kind::Semaphore, Caller::of(None)).await.map(Permit::new)
     }
@@ -472,23 +483,25 @@ impl LockClient {
             Ok(Tried::Busy(_)) => HandleError::OwnerBusy,
             Err(LockError::Lost | LockError::Name(_)) => HandleError::Lost,
             Err(LockError::Lease(error) | LockError::Label(error)) => HandleError::Lease(error),
-            // A transient refusal: it was asked again until the time of the call was over.
+            // A transient refusal: the client asked again until the call's time ended.
             Err(LockError::Unreachable(cause)) => match cause.downcast_ref::<Refusal>() {
                 Some(refusal) => RequestError::Refused(refusal.clone()).into(),
                 None => HandleError::Unreachable(cause),
             },
             Err(LockError::Refused(refusal)) => RequestError::Refused(refusal).into(),
             Err(LockError::RuntimeGone) => RequestError::RuntimeGone.into(),
-            // Closed meanwhile: the request may have been served. The others do not occur here.
+            // The client closed in the meantime, and the server may have served the request. Other errors do not occur
+            // here.
             Err(error) => HandleError::Unreachable(Arc::new(error)),
         })
     }
 
-    /// Sets a new lease for what a handle of either kind holds, from now on. One round trip. It never shortens, leaves the handle usable,
-    /// and is not limited by [`max_hold`](crate::LockClientBuilder::max_hold).
+    /// Sets a new lease that counts from now, for the hold of a handle of either kind. One round trip. It never
+    /// shortens the lease, and leaves the handle usable. [`max_hold`](crate::LockClientBuilder::max_hold) does not
+    /// limit it.
     ///
-    /// Any process with the handle may do it: a job that watches over others, or the process that was given it and does
-    /// not attach.
+    /// Any process with the handle may call this: a job that watches over others, or the process that got the handle
+    /// and does not attach it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -504,7 +517,7 @@ impl LockClient {
     /// See [`HandleError`]. [`Lost`](HandleError::Lost) is final.
     ///
     /// # Cancel safety
-    /// Dropped, it may have set the lease.
+    /// If you drop the future, the server may have set the lease.
     pub async fn extend(&self, handle: &HoldHandle, lease: Duration) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
         let lock = lock.at_server()?;
@@ -513,7 +526,8 @@ impl LockClient {
         known(lock.extend_handle(&handle.hold, lease).await)
     }
 
-    /// Releases what a handle of either kind holds, without taking it up first: the next in line have it, or it is free. One round trip.
+    /// Releases the hold of a handle of either kind, without attaching it first: the next in line get it, or the name
+    /// is free. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -526,11 +540,11 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// See [`HandleError`]. [`Lost`](HandleError::Lost): there was nothing to release. Where a first answer was lost, `Ok` says that the
-    /// handle holds nothing any more, by whatever.
+    /// See [`HandleError`]. [`Lost`](HandleError::Lost): there was nothing to release. If a first answer got lost on
+    /// the way, `Ok` means that the handle holds nothing now, for whatever reason.
     ///
     /// # Cancel safety
-    /// Dropped, it may have released it. It may be repeated.
+    /// If you drop the future, the server may have released it. You may call it again.
     pub async fn release(&self, handle: &HoldHandle) -> Result<(), HandleError> {
         let lock = self.lock_of(handle)?;
         let lock = lock.at_server()?;
@@ -538,7 +552,7 @@ impl LockClient {
     }
 
     fn lock_of(&self, handle: &HoldHandle) -> Result<AnyLock, HandleError> {
-        // What it has of a semaphore the server knows.
+        // The server knows how many permits the handle has.
         let lock = self.backend().lock(handle.kind(), Share::LOCK, &handle.hold.name);
         let at_server = lock.at_server()?;
         if at_server.context().options().prefix != handle.prefix {
@@ -548,7 +562,7 @@ impl LockClient {
     }
 }
 
-/// `false`: the handle holds nothing.
+/// `false` means that the handle holds nothing.
 fn known(outcome: Result<bool, RequestError>) -> Result<(), HandleError> {
     if outcome? { Ok(()) } else { Err(HandleError::Lost) }
 }

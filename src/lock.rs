@@ -22,34 +22,34 @@ use crate::quorum::error::of_majority;
 use crate::quorum::majority;
 use crate::status::{LockStatus, ServerStatus, WAITERS_SHOWN};
 
-/// A lock, by its name. Cheap to make and to clone. Making one sends nothing to the server.
+/// A lock with a name. Making and cloning one is cheap, and sends nothing to the server.
 ///
 /// # Fairness
-/// The waiter that the server queued first is served first, over all processes. The lock goes from
-/// holder to waiter without being free in between. A waiter whose connection is gone is passed over, by
-/// [`try_lock`](Self::try_lock) too. It keeps its place until its time to live is over.
+/// The server serves waiters in the order in which it queued them, across all processes. The lock goes from holder to
+/// waiter without being free in between. The server passes over a waiter whose connection is gone, and so does
+/// [`try_lock`](Self::try_lock). Such a waiter keeps its place until its time to live ends.
 ///
 /// # Calls
-/// The futures of `lock`, `lock_timeout` and `try_lock` are `'static + Send`: `tokio::spawn(client.lock("a").lock())` works. A call
-/// begins when its future is first polled. Its owner, its task and its tracing span are those of the first poll.
+/// The futures of `lock`, `lock_timeout` and `try_lock` are `'static + Send`: `tokio::spawn(client.lock("a").lock())`
+/// works. A call begins at the first poll of its future, and takes its owner, its task and its tracing span from there.
 ///
 /// # On several servers
 /// [`masters`](crate::masters) has a table of the promises. Differences in use:
-/// - The order is that of the first server that a client can use. Clients that cannot reach it wait at the next one, and between
-///   the two there is no order.
-/// - Locking a free lock takes one round trip, and unlocking one, to all servers at the same time. Locking takes one more if
-///   others were seen to want it, or if a server has given a later token than the others can give. A server that does not
-///   answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
+/// - The first server that a client can use sets the order. Clients that cannot reach it wait at the next one; no order
+///   holds between the two groups.
+/// - Locking a free lock takes one round trip to all servers at the same time, and so does unlocking. Locking takes one
+///   more if the client has seen that others want the lock, or if a server has given a later token than the others can
+///   give. A server that does not answer costs a [`server_timeout`](crate::LockClientBuilder::server_timeout), once.
 /// - Two `try_lock`s at the same instant may both be [`Busy`](Tried::Busy).
-/// - With [`with_lease`](Self::with_lease) the lease begins at each server when that server grants. If they granted at
-///   different times, less of it is left: [`valid_for`](Held::valid_for) returns how much. If it ends at one server while the call
-///   waits at another one, the call begins again: choose a lease that is longer than the waits.
+/// - With [`with_lease`](Self::with_lease), the lease begins at each server when that server grants it. If the servers
+///   granted it at different times, less of it is left: [`valid_for`](Held::valid_for) returns how much. If it ends at
+///   one server while the call waits at another, the call begins again: choose a lease that is longer than the waits.
 /// - Requests without a promise, such as `status` and `force_unlock`, go to all servers at the same time, and wait an
 ///   operation time-out for a server that does not answer.
 ///
 /// # Reentrance
-/// Calls under one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a
-/// scope every call has an owner of its own and excludes all others, in the same task too.
+/// Calls of one [`Owner`] re-enter; see [`owner::scope`] and [`with`](Self::with). Outside of a scope, each call has
+/// its own owner and excludes all others, even in the same task.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@ pub struct FairLock {
     refuses_self_wait: bool,
 }
 
-// As a client is.
+// Like `LockClient`, which has the reason.
 impl UnwindSafe for FairLock {}
 impl RefUnwindSafe for FairLock {}
 
@@ -81,17 +81,18 @@ impl FairLock {
         Self { lock, refuses_self_wait: false }
     }
 
-    /// The same lock with a lease of its own that is *not* renewed: the hold ends after that time. For work of a known
-    /// length, and for holders that may hang. No round trip.
+    /// The same lock with its own lease, which the client does *not* renew: the hold ends after that time. For work of
+    /// a known length, and for holders that may hang. No round trip.
     ///
-    /// It ends at the local deadline of its holder, 1 % and 2 ms before the lease does on the server: 600 s pass on after 594 s.
+    /// The hold ends at its holder's local deadline, which is 1 % and 2 ms before the lease ends on the server: with
+    /// 600 s, the lock passes on after 594 s.
     ///
     /// The lease must be at least [`operation_timeout`](crate::LockClientBuilder::operation_timeout) and
     /// [`poll_interval`](crate::LockClientBuilder::poll_interval), and at most
     /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days and the longest lease of
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart); otherwise acquiring fails with
-    /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed one nor ends the renewal of
-    /// another. What extends it is [`LockGuard::extend`](crate::LockGuard::extend).
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). Otherwise acquiring fails with
+    /// [`LockError::Lease`]. A nested call shares the lease of its hold: it neither extends a fixed lease nor stops the
+    /// renewal of another. To extend a lease, call [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -109,11 +110,11 @@ impl FairLock {
         Self { lock: self.lock.changed(|lock| lock.with_lease(lease)), ..*self }
     }
 
-    /// The same lock with a lease of its own that *is* renewed, instead of [the
-    /// client's](crate::LockClientBuilder::lease). For one lock whose waiters should not wait that long after a crash,
-    /// or whose holder may stand still for longer. No round trip.
+    /// The same lock with its own lease, which the client *does* renew. It replaces [the client's
+    /// lease](crate::LockClientBuilder::lease). For a lock whose waiters should not wait that long after a crash, or
+    /// whose holder may pause for longer. No round trip.
     ///
-    /// [`with_lease`](Self::with_lease) has the bounds.
+    /// [`with_lease`](Self::with_lease) lists the bounds.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -131,11 +132,11 @@ impl FairLock {
         Self { lock: self.lock.changed(|lock| lock.with_lease(lease)), ..*self }
     }
 
-    /// The same lock with a label for the calls made through it, instead of the client's: what
-    /// [`status`](Self::status) shows of them while they wait and hold. No round trip.
+    /// The same lock with a label for the calls made through it, instead of the client's. [`status`](Self::status)
+    /// shows the label while they wait and hold. No round trip.
     ///
-    /// At most 256 bytes; otherwise acquiring fails with [`LockError::Label`]. A nested call keeps the
-    /// label of the call that began the hold.
+    /// At most 256 bytes; otherwise acquiring fails with [`LockError::Label`]. A nested call keeps the label of the
+    /// call that began the hold.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -150,13 +151,14 @@ impl FairLock {
         Self { lock: self.lock.changed(|lock| lock.labelled(label.as_ref())), ..*self }
     }
 
-    /// The same lock, where a task that would wait for what it holds itself gets [`LockError::SelfWait`] at once. Without this
-    /// it waits until the lease of its hold is over, and a warning is logged. No round trip.
+    /// The same lock, but a task that holds it already gets [`LockError::SelfWait`] at once instead of waiting for
+    /// itself. Without this, it waits until its hold ends, which a renewed hold does not do by itself; the client logs
+    /// a warning after a whole lease. No round trip.
     ///
-    /// It looks at the holds of this client that were taken outside of a [scope](crate::owner::scope), where nothing nests. What a task
-    /// is, tokio says; outside of tasks it is the thread. So it also refuses branches of one task that exclude each other rightly, as
-    /// in a `join!` or a `select!`: spawn those, or do without this. A hold counts as that of the task
-    /// that took it, also after its guard was moved into another one.
+    /// The client checks the holds that it took outside of a [scope](crate::owner::scope), since nothing nests there.
+    /// It distinguishes tasks by tokio's task ID, or by thread outside of tasks. So it also refuses branches of one
+    /// task that rightly exclude each other, for example in a `join!` or a `select!`: spawn those branches, or do not
+    /// use this. A hold belongs to the task that took it, even after its guard has moved to another task.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -174,12 +176,12 @@ impl FairLock {
     }
 
     fn check_self_wait(&self) -> Result<(), LockError> {
-        // A hold on several servers may have any majority.
+        // A hold on several servers may be on any majority of them.
         let is_refused = self.refuses_self_wait && self.lock.each().iter().any(DrivenLock::is_held_by_this_task);
         if is_refused { Err(LockError::SelfWait) } else { Ok(()) }
     }
 
-    /// The name. No round trip.
+    /// The name of the lock. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -193,13 +195,13 @@ impl FairLock {
 
     /// Waits for the lock, first come, first served, without a time limit.
     ///
-    /// One round trip if it is free. If not, one more message when it is handed over, and a poll every
-    /// `poll_interval`, which all waiters of this client for this name share.
+    /// Costs one round trip if the lock is free. Otherwise it costs one more message when the server hands the lock
+    /// over, and a poll every `poll_interval`, which all waiters of this client for this name share.
     ///
     /// The guard holds the lock: `let _ = lock.lock().await?;` drops it at once. See [`try_lock`](Self::try_lock).
     ///
-    /// It also waits for a server that cannot be reached. Use [`lock_timeout`](Self::lock_timeout) to
-    /// hear of that.
+    /// The call also waits for a server that it cannot reach. Use [`lock_timeout`](Self::lock_timeout) to learn of
+    /// that.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -210,20 +212,20 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` does not occur here. After an error, the call holds nothing.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue; a later call begins at the end. If the
-    /// server granted the lock meanwhile, the background passes it on.
+    /// Dropping the future gives up its place in the queue; a later call begins at the end. If the server has granted
+    /// the lock in the meantime, the client passes it on in the background.
     ///
-    /// A future that is kept has to be polled. If it is not when its turn comes, it costs the others 250 ms, loses its place, and
-    /// queues again when it is polled. So a future that is polled less often than that may never get the lock, not even a free one:
-    /// spawn it, and await its handle.
+    /// Keep polling the future. If nothing polls it when its turn comes, it delays the others by 250 ms, loses its
+    /// place, and queues again at its next poll. So a future that you poll less often than that may never get the lock,
+    /// not even a free one: spawn it, and await its handle.
     pub fn lock(&self) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         self.wait(None)
     }
 
-    /// Like [`lock`](Self::lock), but for at most that long.
+    /// Like [`lock`](Self::lock), but waits for at most `timeout`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -239,29 +241,30 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::Timeout`] if others had the lock all the time, [`LockError::Unreachable`] if the
-    /// server did not answer in that time or this future was not polled when it could go on, and the others of
-    /// [`LockError`]. With [`Duration::ZERO`] nothing is asked, and nothing is known: `Unreachable`. To ask once, use
-    /// [`try_lock`](Self::try_lock).
+    /// [`LockError::Timeout`] if the server's last answer showed that others had the lock, and no request has failed
+    /// since. [`LockError::Unreachable`] otherwise, or if nothing polled this future when it could go on. Also the other errors of
+    /// [`LockError`]. With [`Duration::ZERO`] the client asks nothing and knows nothing, and you get `Unreachable`: to
+    /// ask once, use [`try_lock`](Self::try_lock).
     ///
     /// # Cancel safety
-    /// As for `lock`.
+    /// Same as `lock`.
     pub fn lock_timeout(&self, timeout: Duration) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
         self.wait(Some(timeout))
     }
 
     fn wait(&self, at_most: Option<Duration>) -> impl Future<Output = Result<LockGuard, LockError>> + Send + use<> {
-        // A request that waits is never answered with "busy".
+        // The server never answers "busy" to a request that waits.
         self.take(IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
-    /// Takes the lock if it is free and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy), which says
-    /// who has it. One round trip. It never queues, and never overtakes such a waiter.
+    /// Takes the lock if it is free and no waiter that the server can reach is in the queue. Otherwise returns
+    /// [`Busy`](Tried::Busy), which may name the holder. One round trip. It never queues, and never overtakes such a
+    /// waiter.
     ///
     /// <div class="warning">
     ///
-    /// The guard holds the lock. `let _ = lock.try_lock().await?;` drops it at once, and the compiler does not warn: give it a name, such as
-    /// `_guard`. `#![warn(let_underscore_drop)]` makes the compiler warn.
+    /// The guard holds the lock. `let _ = lock.try_lock().await?;` drops it at once, and the compiler does not warn:
+    /// give the guard a name, such as `_guard`. `#![warn(let_underscore_drop)]` makes the compiler warn.
     ///
     /// </div>
     ///
@@ -277,16 +280,16 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. No answer within the operation
-    /// time-out is an error, not `Busy`: the request is taken back as soon as the server answers.
+    /// See [`LockError`]; `Timeout` and `QueueFull` do not occur here. If the server does not answer within the
+    /// operation time-out, you get an error, not `Busy`: the client undoes the request as soon as the server answers.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the background releases what it may have acquired.
+    /// If you drop the future, the client releases the lock in the background if it has acquired it.
     pub fn try_lock(&self) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         self.take(IfBusy::Return(None))
     }
 
-    /// The caller is whoever polls the future first, in its scope: it may have been spawned (P4).
+    /// The first poll decides who the caller is, by the scope that it runs in: the future may have been spawned (P4).
     fn take(&self, if_busy: IfBusy) -> impl Future<Output = Result<Tried<LockGuard>, LockError>> + Send + use<> {
         let lock = self.clone();
         async move {
@@ -297,7 +300,7 @@ impl FairLock {
         }
     }
 
-    /// A step of a call that a task of the client makes for this caller.
+    /// One step of a call that a task of the client makes for this caller.
     pub(crate) async fn take_for(&self, caller: Caller, if_busy: IfBusy) -> Result<Tried<LockGuard>, LockError> {
         Ok(acquire!(&self.lock, caller, if_busy).map(LockGuard::new))
     }
@@ -306,8 +309,8 @@ impl FairLock {
         self.lock.each().first().map(|lock| lock.context().clone())
     }
 
-    /// Acquires the lock, runs `section` in the owner's scope, and releases. Lock calls inside
-    /// re-enter. Two round trips. A panic in the section releases too.
+    /// Acquires the lock, runs `section` in the owner's scope, and releases the lock, even if the section panics. Calls
+    /// for this lock inside the section re-enter. Two round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -324,11 +327,11 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it
-    /// ran but the lock was lost or the release has no answer.
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with the section's output, if it ran but
+    /// the client lost the lock, or the server did not confirm the release.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section where it is, and releases.
+    /// Dropping the future drops the section where it is, and releases the lock.
     pub fn with<F, R>(&self, section: F) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
     where
         F: FnOnce(Held) -> R,
@@ -337,7 +340,8 @@ impl FairLock {
         in_scope(with(self.lock(), |guard| (guard.held(), guard.unlock()), section))
     }
 
-    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
+    /// Like [`with`](Self::with), but for a section that returns a `Result`: one `?` handles both errors. Two round
+    /// trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -352,11 +356,12 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// That of the section, if it has one. Else an [`Error`](crate::Error), if the section did not run, or if it ran but the lock was lost or the
-    /// release has no answer; its output is dropped then.
+    /// The section's error, if it returns one. Otherwise an [`Error`](crate::Error), if the section did not run, or if
+    /// it ran but the client lost the lock, or the server did not confirm the release; the call then drops the
+    /// section's output.
     ///
     /// # Cancel safety
-    /// As for `with`.
+    /// Same as `with`.
     pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
     where
         F: FnOnce(Held) -> R,
@@ -366,11 +371,11 @@ impl FairLock {
         self.with(section).map(WithError::flatten)
     }
 
-    /// Ends the present hold, notifies its client at once, and passes the lock on. Returns whether there was a hold, at
-    /// any of several servers. One round trip.
+    /// Ends the current hold, notifies its client at once, and passes the lock on. Returns whether any server had a
+    /// hold. One round trip.
     ///
-    /// For operators, and for holders that are known to be dead. A holder that is alive goes on working
-    /// until the message reaches it: only its token, checked at the resource, keeps it out.
+    /// For operators, and for a holder that you know is dead. A live holder keeps working until the message reaches it:
+    /// only its token, checked at the resource, keeps it out.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -382,23 +387,24 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Unanswered`] if it was sent and not answered, by a majority of several. It is never retried
-    /// automatically, since a second run could end the next holder's lock. For an
-    /// [`operation_timeout`](crate::LockClientBuilder::operation_timeout) it may still run, and end what the next holder has got by then: use
-    /// [`force_unlock_token`](Self::force_unlock_token), which ends no other hold.
+    /// [`RequestError::Unanswered`] if the client sent it and got no answer; with several servers, if fewer than a
+    /// majority answered. The client never retries it, since a second run could end the next holder's hold. The server
+    /// may still run it for an [`operation_timeout`](crate::LockClientBuilder::operation_timeout), and end a hold that
+    /// began in the meantime: use [`force_unlock_token`](Self::force_unlock_token), which ends no other hold.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn force_unlock(&self) -> Result<bool, RequestError> {
         forced(join_all(self.lock.each().iter().map(|lock| lock.force_unlock(None))).await)
     }
 
-    /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. With
-    /// the token from [`status`](Self::status) you take away the hold that it showed, and not the next holder's. One round
-    /// trip.
+    /// Like [`force_unlock`](Self::force_unlock), but only if the hold has this token. Returns whether it had. With the
+    /// token from [`status`](Self::status) you end the hold that it showed, and not the next holder's. One round trip;
+    /// two with several servers.
     ///
-    /// On several servers, a server that served the request late may show a greater token than the guard's. Then this returns `false`
-    /// for the guard's token; [`force_unlock_shown`](Self::force_unlock_shown) takes the hold that `status` shows.
+    /// With several servers, a server that served the request late may show a greater token than the guard's. Then this
+    /// returns `false` for the guard's token; [`force_unlock_shown`](Self::force_unlock_shown) ends the hold that
+    /// `status` shows.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -411,11 +417,11 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`force_unlock`](Self::force_unlock); of several servers, where it takes two round trips, those of
-    /// [`status`](Self::status) as well. It may be called again with the same token.
+    /// Same as [`force_unlock`](Self::force_unlock). With several servers, also the errors of [`status`](Self::status).
+    /// You may call it again with the same token.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
         if let Ok(one) = self.lock.at_server() {
             return one.force_unlock(Some(token)).await;
@@ -428,8 +434,9 @@ impl FairLock {
         of_majority(shown.servers.into_iter().map(|server| server.answer)).map(|_| false)
     }
 
-    /// Like [`force_unlock`](Self::force_unlock), but at each server only the hold that it has in this status. So who looked
-    /// first does not take the lock away from the next holder. Returns whether one of them was still there. One round trip.
+    /// Like [`force_unlock`](Self::force_unlock), but ends at each server only the hold that this status shows there.
+    /// So a caller that looked first does not take the lock away from the next holder. Returns whether one of these
+    /// holds was still there. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -444,14 +451,14 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`force_unlock`](Self::force_unlock). A server without an answer in this status counts as one here, too. It may be
-    /// called again with the same status.
+    /// Same as [`force_unlock`](Self::force_unlock). A server that did not answer for this status counts as unanswered
+    /// here, too. You may call it again with the same status.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn force_unlock_shown(&self, shown: &LockStatus) -> Result<bool, RequestError> {
         let ending = self.lock.each().iter().zip(&shown.servers).map(|(lock, server)| async move {
-            // What a server has that did not answer is not known.
+            // A server that did not answer may have any hold, or none.
             match server.answer.as_ref().map_err(Clone::clone)?.holder.as_ref() {
                 Some(holder) => lock.force_unlock(Some(holder.token)).await,
                 None => Ok(false),
@@ -460,8 +467,8 @@ impl FairLock {
         forced(join_all(ending).await)
     }
 
-    /// The holder and the queue, as of one instant on the server. Shows the first 100 waiters. One round trip. A server
-    /// that refuses writes answers too, so after a failover the old master may, with its last state.
+    /// The holder and the queue at one instant on the server. Shows the first 100 waiters. One round trip. A server
+    /// that refuses writes answers too, so after a failover the old master may answer, with its last state.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -475,7 +482,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. With several servers: if none of them answers; see [`LockStatus::is_known`].
+    /// See [`RequestError`]. With several servers, it fails if none of them answers; see [`LockStatus::is_known`].
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -483,18 +490,19 @@ impl FairLock {
         self.inspect(WAITERS_SHOWN).await
     }
 
-    /// With the first `most` waiters.
+    /// Like `status`, with the first `most` waiters.
     async fn inspect(&self, most: u32) -> Result<LockStatus, RequestError> {
         let asking = self.lock.each().iter().enumerate().map(|(index, lock)| async move {
             let answer = lock.inspect(most).await.map(LockStatus::new);
-            // After the answer: with it, the server may have been connected.
+            // After the answer: the request may have connected the server, and `same_as` compares only connected
+            // servers.
             ServerStatus { address: lock.address().to_owned(), answer, same_as: self.lock.same_as(index) }
         });
         LockStatus::together(join_all(asking).await)
     }
 
-    /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act
-    /// on it, use [`try_lock`](Self::try_lock).
+    /// Whether the lock is held. One round trip. The answer may be outdated when you read it: to act on it, use
+    /// [`try_lock`](Self::try_lock).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -504,7 +512,7 @@ impl FairLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Of several servers: if fewer than a majority answer.
+    /// See [`RequestError`]. With several servers, it fails if fewer than a majority answer.
     ///
     /// # Cancel safety
     /// It changes nothing.
@@ -514,7 +522,7 @@ impl FairLock {
         Ok(holder.is_some())
     }
 
-    /// Whether any owner of this client holds the lock, by the local clock less the drift: this task, or another one.
+    /// Whether any owner of this client holds the lock, in this task or in another, by the local clock less the drift.
     /// No round trip.
     ///
     /// ```
@@ -531,8 +539,9 @@ impl FairLock {
         self.counted(|_| true) > 0
     }
 
-    /// How many guards the owner of this [scope](owner::scope) has on the lock, by the local clock less the drift: not 0 if it holds the lock.
-    /// Outside of a scope each call has an owner of its own, so there it is 0: see [`is_held_here`](Self::is_held_here). No round trip.
+    /// How many guards the owner of this [scope](owner::scope) has on the lock, by the local clock less the drift: more
+    /// than 0 if it holds the lock. Outside of a scope, each call has its own owner, so it is 0: see
+    /// [`is_held_here`](Self::is_held_here). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -551,7 +560,7 @@ impl FairLock {
         owner::current().map_or(0, |owner| self.counted(|of| of == owner))
     }
 
-    /// How many guards there are on the holds of these owners. Of several servers a majority has to have the hold.
+    /// How many guards the holds of these owners have. With several servers, a hold counts if a majority has it.
     fn counted(&self, is_meant: impl Fn(Owner) -> bool) -> u32 {
         let (mut counts, mut servers): (BTreeMap<Owner, Vec<u32>>, _) = Default::default();
         for at in self.lock.each().iter() {
@@ -567,23 +576,24 @@ impl FairLock {
         counts.into_values().filter_map(count).sum()
     }
 
-    /// Whether it can be had at all, by its name, lease and label.
+    /// Checks the name, the lease and the label.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         each!(AnyLock, &self.lock, lock => lock.check())
     }
 }
 
-/// The caller, by the scope that is polled now.
+/// The caller, by the scope that this code runs in.
 pub(crate) fn caller() -> Caller {
     Caller::of(owner::current())
 }
 
-/// In the scope of its caller, or in one of its own.
+/// Runs `work` in the caller's scope, or in a new one.
 pub(crate) async fn in_scope<T>(work: impl Future<Output = T>) -> T {
     owner::current().unwrap_or_else(Owner::new).scope(work).await
 }
 
-/// Runs a section under what `acquiring` gives. `split`: the view of the guard, and its unlock.
+/// Runs a section under the guard that `acquiring` returns. `split` makes the section's view of the guard, and the
+/// unlock.
 pub(crate) async fn with<G, H, U, T, S, F, R>(
     acquiring: impl Future<Output = Result<G, LockError>>,
     split: impl FnOnce(G) -> (H, U),

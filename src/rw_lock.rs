@@ -17,33 +17,32 @@ use crate::guard::{Held, Unlocked};
 use crate::lock::{caller, in_scope, with};
 use crate::status::{RwLockStatus, WAITERS_SHOWN};
 
-/// A read-write lock, by its name: many readers or one writer, over all processes. Cheap to make and to clone. Making one sends
-/// nothing to the server. Made by [`LockClient::rw_lock`](crate::LockClient::rw_lock).
+/// A read-write lock with a name: many readers or one writer across all processes. Making and cloning one is cheap, and
+/// sends nothing to the server. [`LockClient::rw_lock`](crate::LockClient::rw_lock) makes one.
 ///
 /// # Fairness
-/// First come, first served, over all processes, for readers and writers alike. Readers that stand side by side in the queue enter
-/// together. A reader waits behind a writer that came before it, so neither can starve. At most 1,024 readers read at a
-/// time; more of them wait.
+/// First come, first served, across all processes, for readers and writers alike. Readers next to each other in the
+/// queue enter together. A reader waits for a writer that came before it, so neither can starve. At most 1,024 readers
+/// read at a time; further readers wait.
 ///
 /// # Nesting
 /// Calls in one [`owner::scope`](crate::owner::scope) have one owner:
-/// - A read inside of its own read re-enters, past a writer that waits too.
-/// - A read and a write inside of its own write re-enter. When the outer write guard ends first, the read that is left is a read.
-/// - A write inside of its own read is [`LockError::WouldDeadlock`] at once: it would wait for itself, or overtake the writers
-///   that wait.
+/// - A read inside a read re-enters, even past a waiting writer.
+/// - A read or a write inside a write re-enters. If the outer write guard ends first, the remaining read is a read.
+/// - A write inside a read is [`LockError::WouldDeadlock`] at once: it would wait for itself, or overtake the waiting
+///   writers.
 ///
-/// Outside of a scope each call has an owner of its own. There a second read in one task waits behind a writer that waits for the
-/// first one: run nested reads in a scope.
+/// Outside of a scope, each call has its own owner. There, a second read in one task waits for a writer that waits for
+/// the first read: run nested reads in a scope.
 ///
 /// # Tokens
-/// A writer's [token](Held::token) is greater than those of all guards before it. Let the resource remember the greatest token
-/// of a writer, and refuse smaller ones: of writers, and of readers whose result has to be current. A reader's token
-/// must not raise that mark, since readers with smaller tokens read at the same time.
+/// A writer's [token](Held::token) is greater than the tokens of all earlier guards. Let the resource remember the
+/// greatest writer token, and refuse smaller tokens from writers, and from readers whose result has to be current. A
+/// reader's token must not raise that mark, since readers with smaller tokens read at the same time.
 ///
 /// # Where it runs
 /// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets
-/// [`LockError::SeveralServers`]. A lock, a semaphore and a read-write lock of one name have
-/// nothing to do with each other.
+/// [`LockError::SeveralServers`]. A lock, a semaphore and a read-write lock of one name are independent of each other.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -60,19 +59,19 @@ pub struct FairRwLock {
     writes: AnyLock,
 }
 
-/// One share of a [`FairRwLock`] beside other readers. It ends with [`unlock`](Self::unlock), or when it is dropped, which
-/// releases it in the background.
+/// A share of a [`FairRwLock`], next to other readers. It ends with [`unlock`](Self::unlock), or when you drop the
+/// guard, which releases it in the background.
 ///
-/// Leases, losses and the end of the process are those of a [`LockGuard`](crate::LockGuard). The state of the hold is in
-/// [`Held`], to which this dereferences. It must not be the only thing that keeps a write out after a loss: see
-/// [Tokens](FairRwLock#tokens).
+/// Leases, losses and the end of the process work as in [`LockGuard`](crate::LockGuard). The state of the hold is in
+/// [`Held`], to which this dereferences. After a loss, this guard must not be the only thing that keeps a write out:
+/// see [Tokens](FairRwLock#tokens).
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct ReadGuard(RwGuard);
 
-/// The only hold on a [`FairRwLock`], but for those nested in it. It ends with [`unlock`](Self::unlock), with
-/// [`downgrade`](Self::downgrade), or when it is dropped, which releases it in the background.
+/// The only hold on a [`FairRwLock`], except for those nested in it. It ends with [`unlock`](Self::unlock), with
+/// [`downgrade`](Self::downgrade), or when you drop the guard, which releases it in the background.
 ///
-/// Leases, losses and the end of the process are those of a [`LockGuard`](crate::LockGuard). The state of the hold is in
+/// Leases, losses and the end of the process work as in [`LockGuard`](crate::LockGuard). The state of the hold is in
 /// [`Held`], to which this dereferences.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct WriteGuard(RwGuard);
@@ -92,8 +91,8 @@ impl FairRwLock {
         Self { reads: self.reads.changed(&change), writes: self.writes.changed(&change) }
     }
 
-    /// The same lock with a lease of its own that is *not* renewed, as [`FairLock::with_lease`](crate::FairLock::with_lease). No
-    /// round trip.
+    /// The same lock with its own lease, which the client does *not* renew. No round trip. See
+    /// [`FairLock::with_lease`](crate::FairLock::with_lease).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -109,8 +108,8 @@ impl FairRwLock {
         self.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: false }))
     }
 
-    /// The same lock with a lease of its own that *is* renewed, as
-    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease). No round trip.
+    /// The same lock with its own lease, which the client *does* renew. No round trip. See
+    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -125,8 +124,8 @@ impl FairRwLock {
         self.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: true }))
     }
 
-    /// The same lock with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No round
-    /// trip.
+    /// The same lock with a label for the calls made through it. No round trip. See
+    /// [`FairLock::labelled`](crate::FairLock::labelled).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -141,7 +140,7 @@ impl FairRwLock {
         self.changed(|lock| lock.labelled(label.as_ref()))
     }
 
-    /// The name. No round trip.
+    /// The name of the lock. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -155,8 +154,9 @@ impl FairRwLock {
 
     /// Waits until it may read, first come, first served, without a time limit.
     ///
-    /// One round trip if there is neither a writer nor a waiter. If not, one more message when it is handed over, and a poll every
-    /// `poll_interval`, which all waiters of this client for this name share. It also waits for a server that cannot be reached.
+    /// Costs one round trip if there is neither a writer nor a waiter. Otherwise it costs one more message when the
+    /// server hands the lock over, and a poll every `poll_interval`, which all waiters of this client for this name
+    /// share. The call also waits for a server that it cannot reach.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -169,16 +169,16 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` does not occur here. After an error, the call holds nothing.
     ///
     /// # Cancel safety
-    /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
-    /// has to be polled.
+    /// Same as [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up its place in the queue, and you
+    /// have to keep polling it.
     pub fn read(&self) -> impl Future<Output = Result<ReadGuard, LockError>> + Send + use<> {
         wait(&self.reads, None).map(|guard| guard.map(ReadGuard))
     }
 
-    /// Like [`read`](Self::read), but for at most that long.
+    /// Like [`read`](Self::read), but waits for at most `timeout`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -190,15 +190,16 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
+    /// Same as [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
     ///
     /// # Cancel safety
-    /// As for `read`.
+    /// Same as `read`.
     pub fn read_timeout(&self, timeout: Duration) -> impl Future<Output = Result<ReadGuard, LockError>> + Send + use<> {
         wait(&self.reads, Some(timeout)).map(|guard| guard.map(ReadGuard))
     }
 
-    /// Reads if there is no writer and no waiter that the server can reach, else [`Busy`](Tried::Busy). One round trip. It never queues.
+    /// Acquires the lock for reading if there is neither a writer nor a waiter that the server can reach. Otherwise
+    /// returns [`Busy`](Tried::Busy). One round trip. It never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -210,16 +211,16 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`FairLock::try_lock`](crate::FairLock::try_lock).
+    /// Same as [`FairLock::try_lock`](crate::FairLock::try_lock).
     ///
     /// # Cancel safety
-    /// If the future is dropped, the background releases what it may have acquired.
+    /// If you drop the future, the client releases the lock in the background if it has acquired it.
     pub fn try_read(&self) -> impl Future<Output = Result<Tried<ReadGuard>, LockError>> + Send + use<> {
         take(&self.reads, IfBusy::Return(None)).map(|taken| Ok(taken?.map(ReadGuard)))
     }
 
-    /// Reads, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
-    /// section releases too.
+    /// Acquires the lock for reading, runs `section` in the owner's scope, and releases the lock, even if the section
+    /// panics. Reads inside the section re-enter. Two round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -230,11 +231,11 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but the lock was lost or
-    /// the release has no answer.
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with the section's output, if it ran but
+    /// the client lost the lock, or the server did not confirm the release.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section where it is, and releases.
+    /// Dropping the future drops the section where it is, and releases the lock.
     pub fn with_read<F, R>(
         &self,
         section: F,
@@ -246,7 +247,8 @@ impl FairRwLock {
         in_scope(with(self.read(), |guard| (guard.held(), guard.unlock()), section))
     }
 
-    /// As [`with_read`](Self::with_read), for a section that returns a `Result`: one `?` for both. Two round trips.
+    /// Like [`with_read`](Self::with_read), but for a section that returns a `Result`: one `?` handles both errors. Two
+    /// round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -257,10 +259,10 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    /// Same as [`FairLock::try_with`](crate::FairLock::try_with).
     ///
     /// # Cancel safety
-    /// As for `with_read`.
+    /// Same as `with_read`.
     pub fn try_with_read<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
     where
         F: FnOnce(Held) -> R,
@@ -270,7 +272,8 @@ impl FairRwLock {
         self.with_read(section).map(WithError::flatten)
     }
 
-    /// Waits until it may write, first come, first served, without a time limit. The cost is that of [`read`](Self::read).
+    /// Waits until it may write, first come, first served, without a time limit. The cost is the same as for
+    /// [`read`](Self::read).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -282,15 +285,15 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `read`.
+    /// [`LockError::WouldDeadlock`] inside a read of the same owner, and the errors of `read`.
     ///
     /// # Cancel safety
-    /// As for `read`.
+    /// Same as `read`.
     pub fn write(&self) -> impl Future<Output = Result<WriteGuard, LockError>> + Send + use<> {
         wait(&self.writes, None).map(|guard| guard.map(WriteGuard))
     }
 
-    /// Like [`write`](Self::write), but for at most that long.
+    /// Like [`write`](Self::write), but waits for at most `timeout`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -306,10 +309,10 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `read_timeout`.
+    /// [`LockError::WouldDeadlock`] inside a read of the same owner, and the errors of `read_timeout`.
     ///
     /// # Cancel safety
-    /// As for `read`.
+    /// Same as `read`.
     pub fn write_timeout(
         &self,
         timeout: Duration,
@@ -317,8 +320,8 @@ impl FairRwLock {
         wait(&self.writes, Some(timeout)).map(|guard| guard.map(WriteGuard))
     }
 
-    /// Writes if there is no reader and no writer, and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
-    /// never queues.
+    /// Acquires the lock for writing if there is neither a reader nor a writer, and no waiter that the server can reach
+    /// is in the queue. Otherwise returns [`Busy`](Tried::Busy). One round trip. It never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -330,16 +333,16 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// [`LockError::WouldDeadlock`] inside of a read of the same owner, and those of `try_read`.
+    /// [`LockError::WouldDeadlock`] inside a read of the same owner, and the errors of `try_read`.
     ///
     /// # Cancel safety
-    /// As for `try_read`.
+    /// Same as `try_read`.
     pub fn try_write(&self) -> impl Future<Output = Result<Tried<WriteGuard>, LockError>> + Send + use<> {
         take(&self.writes, IfBusy::Return(None)).map(|taken| Ok(taken?.map(WriteGuard)))
     }
 
-    /// Writes, runs `section` in the owner's scope, and releases. Calls of this lock inside nest. Two round trips. A panic in the
-    /// section releases too.
+    /// Acquires the lock for writing, runs `section` in the owner's scope, and releases the lock, even if the section
+    /// panics. Calls for this lock inside the section re-enter. Two round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -351,10 +354,10 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// Those of [`with_read`](Self::with_read).
+    /// Same as [`with_read`](Self::with_read).
     ///
     /// # Cancel safety
-    /// As for `with_read`.
+    /// Same as `with_read`.
     pub fn with_write<F, R>(
         &self,
         section: F,
@@ -366,7 +369,8 @@ impl FairRwLock {
         in_scope(with(self.write(), |guard| (guard.held(), guard.unlock()), section))
     }
 
-    /// As [`with_write`](Self::with_write), for a section that returns a `Result`: one `?` for both. Two round trips.
+    /// Like [`with_write`](Self::with_write), but for a section that returns a `Result`: one `?` handles both errors.
+    /// Two round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -377,10 +381,10 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    /// Same as [`FairLock::try_with`](crate::FairLock::try_with).
     ///
     /// # Cancel safety
-    /// As for `with_write`.
+    /// Same as `with_write`.
     pub fn try_with_write<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
     where
         F: FnOnce(Held) -> R,
@@ -390,8 +394,8 @@ impl FairRwLock {
         self.with_write(section).map(WithError::flatten)
     }
 
-    /// The readers or the writer, and the waiters, as of one instant on the server. Shows the first 100 readers and the first 100 waiters. One
-    /// round trip.
+    /// The readers or the writer, and the waiters, at one instant on the server. Shows the first 100 readers and the
+    /// first 100 waiters. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -412,10 +416,10 @@ impl FairRwLock {
         self.reads.at_server()?.inspect(WAITERS_SHOWN).await.map(RwLockStatus::new)
     }
 
-    /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes the lock on.
-    /// Returns whether it was there. One round trip.
+    /// Ends the hold with this token, which [`status`](Self::status) shows, notifies its client at once, and passes the
+    /// lock on. Returns whether there was such a hold. One round trip.
     ///
-    /// For operators, and for holders that are known to be dead. A holder that is alive works on until the message reaches it.
+    /// For operators, and for a holder that you know is dead. A live holder keeps working until the message reaches it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -427,17 +431,17 @@ impl FairRwLock {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. It may be called again with the same token.
+    /// See [`RequestError`]. You may call it again with the same token.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
         self.reads.at_server()?.force_unlock(Some(token)).await
     }
 }
 
 fn wait(share: &AnyLock, at_most: Option<Duration>) -> impl Future<Output = Result<RwGuard, LockError>> + Send + use<> {
-    // A request that waits is never answered with "busy".
+    // The server never answers "busy" to a request that waits.
     take(share, IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
 }
 
@@ -453,7 +457,7 @@ impl RwGuard {
 }
 
 impl ReadGuard {
-    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    /// Sets a new lease that counts from now. One round trip. See [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -467,17 +471,18 @@ impl ReadGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     ///
     /// # Cancel safety
-    /// As for `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         self.0.guard.extend(lease).await
     }
 
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
-    /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards.
+    /// Returns [`Unlocked::Freed`] if this was the owner's last guard of the lock, and [`Unlocked::StillHeld`] if the
+    /// owner has more guards.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -487,16 +492,16 @@ impl ReadGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Same as [`LockGuard::unlock`](crate::LockGuard::unlock).
     ///
     /// # Cancel safety
-    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    /// The release is certain once you call this: if you drop the future, the client finishes it in the background.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         self.0.guard.unlock().await
     }
 
-    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
-    /// [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
+    /// Resolves when the client loses the hold, with the cause: at its local deadline without any network, and at once
+    /// after a [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -515,7 +520,7 @@ impl ReadGuard {
 }
 
 impl WriteGuard {
-    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    /// Sets a new lease that counts from now. One round trip. See [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -529,19 +534,21 @@ impl WriteGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     ///
     /// # Cancel safety
-    /// As for `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         self.0.guard.extend(lease).await
     }
 
     /// Releases this guard and waits for the server's answer. One round trip.
     ///
-    /// [`Unlocked::Freed`]: the owner has no more of the lock. [`Unlocked::StillHeld`]: it has more guards; if they only read,
-    /// others may read beside them now. Such an unlock, or drop, waits for other calls of its own owner: a nested one whose future is
-    /// kept and not polled delays it, for as long as that is kept, and others wait for a writer meanwhile.
+    /// Returns [`Unlocked::Freed`] if this was the owner's last guard of the lock, and [`Unlocked::StillHeld`] if the
+    /// owner has more guards. If those only read, others may now read at the same time.
+    ///
+    /// An unlock, or drop, that leaves only reads waits for other calls of the same owner: a nested call delays it
+    /// while you keep the nested future without polling it, and until then others wait for a writer.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -551,21 +558,22 @@ impl WriteGuard {
     /// ```
     ///
     /// # Errors
-    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Same as [`LockGuard::unlock`](crate::LockGuard::unlock).
     ///
     /// # Cancel safety
-    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    /// The release is certain once you call this: if you drop the future, the client finishes it in the background.
     pub async fn unlock(self) -> Result<Unlocked, UnlockError> {
         self.0.guard.unlock().await
     }
 
-    /// Goes on as a reader, under the same token, and lets the readers in that are first in line. One round trip. No writer comes in
-    /// between. While this owner has other guards that write, it stays a writer.
+    /// Turns the writer into a reader under the same token, and lets in the readers that are first in line. One round
+    /// trip. No writer comes in between. While this owner has other guards that write, it stays a writer.
     ///
-    /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
-    /// other readers enter later: that is no error, also where the client's runtime has ended. It waits for other calls of its own owner: a nested one whose future is kept and not
-    /// polled delays it, for as long as that is kept. A failover that loses what was written last counts a writer again until the guard
-    /// ends: others wait, and nothing else is harmed.
+    /// It waits for the answer, but at most for an operation time-out. If none comes, the client keeps trying in the
+    /// background, and the other readers enter later. This is not an error, even if the client's runtime has ended. It
+    /// also waits for other calls of the same owner: a nested call delays it while you keep the nested future without
+    /// polling it. A failover that loses the last writes makes the writer count again until the guard ends: others
+    /// wait, and nothing else suffers.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -578,17 +586,17 @@ impl WriteGuard {
     /// ```
     ///
     /// # Errors
-    /// The loss, if the lock was lost before, or meanwhile. Then nothing is held.
+    /// The loss, if the client lost the lock before this call or during it. The caller then holds nothing.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the guard is dropped with it, and released.
+    /// If you drop the future, the guard goes with it, and the client releases the lock.
     pub async fn downgrade(self) -> Result<ReadGuard, Loss> {
         self.0.guard.shrink_to(Share::READER.weight).await?;
         Ok(ReadGuard(self.0))
     }
 
-    /// Resolves when the hold is lost, with the cause: at its local deadline without any network, at once on a
-    /// [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
+    /// Resolves when the client loses the hold, with the cause: at its local deadline without any network, and at once
+    /// after a [`force_unlock_token`](FairRwLock::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -622,7 +630,7 @@ impl Deref for WriteGuard {
     }
 }
 
-// As a client is.
+// Like `LockClient`, which has the reason.
 impl UnwindSafe for FairRwLock {}
 impl RefUnwindSafe for FairRwLock {}
 impl UnwindSafe for RwGuard {}

@@ -17,32 +17,31 @@ use crate::guard::Held;
 use crate::lock::with;
 use crate::status::{SemaphoreStatus, WAITERS_SHOWN};
 
-/// A semaphore, by its name: N permits over all processes. Cheap to make and to clone. Making one sends nothing to
-/// the server. Made by [`LockClient::semaphore`](crate::LockClient::semaphore).
+/// A semaphore with a name: N permits across all processes. Making and cloning one is cheap, and sends nothing to the
+/// server. [`LockClient::semaphore`](crate::LockClient::semaphore) makes one.
 ///
 /// # Fairness
-/// First come, first served, over all processes, as for [`FairLock`](crate::FairLock). A caller that wants several permits is
-/// not overtaken by callers that want fewer: while it is first in line and does not fit, the others wait behind it.
-/// A permit that is released goes to the next in line without being free in between.
+/// First come, first served, across all processes, like [`FairLock`](crate::FairLock). Callers that want fewer permits
+/// do not overtake a caller that wants several: while it is first in line and too few permits are free, the others
+/// wait. A released permit goes to the next in line without being free in between.
 ///
 /// # How many permits
-/// All clients have to name the same number. Where they do not, as during a change of the configuration, each call is judged by the
-/// number that its own client has named; [`set_permits`](Self::set_permits) sets one number for all of them. At most 1,024 callers
-/// hold permits of one name at a time; more of them wait.
+/// All clients have to name the same number. If they do not, as during a change of the configuration, the server judges
+/// each call by the number that its own client has named; [`set_permits`](Self::set_permits) sets one number for all of
+/// them. At most 1,024 callers hold permits of one name at a time; further callers wait.
 ///
 /// # Owners and nesting
-/// A permit is never re-entered: each call takes permits of its own, also in one [`owner::scope`](crate::owner::scope). A task that
+/// Permits do not nest: each call takes its own permits, even in one [`owner::scope`](crate::owner::scope). A task that
 /// takes a permit while it holds others of the same semaphore may wait for itself.
 ///
 /// # Tokens
-/// The [token](Held::token) of a permit is its identity: what [`status`](Self::status) shows, and [`force_unlock_token`](Self::force_unlock_token) takes. Others
-/// hold permits at the same time, with smaller and greater tokens. So a resource must not refuse a permit because it has seen
-/// a greater token.
+/// The [token](Held::token) of a permit is its identity: [`status`](Self::status) shows it, and
+/// [`force_unlock_token`](Self::force_unlock_token) takes it. Others hold permits at the same time, with smaller and
+/// greater tokens. So a resource must not refuse a permit because it has seen a greater token.
 ///
 /// # Where it runs
 /// On a single server, with Sentinel and in a cluster. A client of [several masters](crate::masters) gets
-/// [`LockError::SeveralServers`]. A lock, a semaphore and a read-write lock of one name have
-/// nothing to do with each other.
+/// [`LockError::SeveralServers`]. A lock, a semaphore and a read-write lock of one name are independent of each other.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -58,11 +57,12 @@ pub struct FairSemaphore {
     permits: u32,
 }
 
-/// Permits of a semaphore, one or several. They end with [`release`](Self::release), or when the value is dropped, which
+/// One or several permits of a semaphore. They end with [`release`](Self::release), or when you drop the value, which
 /// releases them in the background.
 ///
-/// While it is alive, a watchdog renews the lease. Permits can be lost as a lock can: see [`LockGuard`](crate::LockGuard).
-/// The state of the hold is in [`Held`], to which this dereferences: `permit.token()`, `permit.is_valid()`. Its owner is its own.
+/// While it is alive, a watchdog renews the lease. You can lose permits as you can lose a lock: see
+/// [`LockGuard`](crate::LockGuard). The state of the hold is in [`Held`], to which this dereferences: `permit.token()`,
+/// `permit.is_valid()`. It has its own owner.
 ///
 /// ```no_run
 /// # async fn example(client: fairlock::LockClient) -> Result<(), Box<dyn std::error::Error>> {
@@ -85,8 +85,8 @@ impl FairSemaphore {
         Self { lock, permits }
     }
 
-    /// The same semaphore with a lease of its own that is *not* renewed, as [`FairLock::with_lease`](crate::FairLock::with_lease):
-    /// its permits end after that time. No round trip.
+    /// The same semaphore with its own lease, which the client does *not* renew: its permits end after that time. No
+    /// round trip. See [`FairLock::with_lease`](crate::FairLock::with_lease).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -102,8 +102,8 @@ impl FairSemaphore {
         Self { lock: self.lock.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: false })), ..*self }
     }
 
-    /// The same semaphore with a lease of its own that *is* renewed, as
-    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease). No round trip.
+    /// The same semaphore with its own lease, which the client *does* renew. No round trip. See
+    /// [`FairLock::with_renewed_lease`](crate::FairLock::with_renewed_lease).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -118,8 +118,8 @@ impl FairSemaphore {
         Self { lock: self.lock.changed(|lock| lock.with_lease(LockLease { time: lease, is_renewed: true })), ..*self }
     }
 
-    /// The same semaphore with a label for the calls made through it, as [`FairLock::labelled`](crate::FairLock::labelled). No
-    /// round trip.
+    /// The same semaphore with a label for the calls made through it. No round trip. See
+    /// [`FairLock::labelled`](crate::FairLock::labelled).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -134,7 +134,7 @@ impl FairSemaphore {
         Self { lock: self.lock.changed(|lock| lock.labelled(label.as_ref())), ..*self }
     }
 
-    /// The name. No round trip.
+    /// The name of the semaphore. No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -148,8 +148,9 @@ impl FairSemaphore {
 
     /// Waits for one permit, first come, first served, without a time limit.
     ///
-    /// One round trip if it can be had at once. If not, one more message when it is handed over, and a poll every `poll_interval`,
-    /// which all waiters of this client for this name share. It also waits for a server that cannot be reached.
+    /// Costs one round trip if a permit is available. Otherwise it costs one more message when the server hands the
+    /// permit over, and a poll every `poll_interval`, which all waiters of this client for this name share. The call
+    /// also waits for a server that it cannot reach.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -163,18 +164,20 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// See [`LockError`]; `Timeout` does not occur here. After an error nothing is held.
+    /// See [`LockError`]; `Timeout` does not occur here. After an error, the call holds nothing.
     ///
     /// # Cancel safety
-    /// As for [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up the place in the queue, and a future that is kept
-    /// has to be polled.
+    /// Same as [`FairLock::lock`](crate::FairLock::lock): dropping the future gives up its place in the queue, and you
+    /// have to keep polling it.
     pub fn acquire(&self) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
         self.wait(1, None)
     }
 
-    /// Waits for that many permits, which are one [`Permit`]: all of them or none. The cost is that of [`acquire`](Self::acquire).
+    /// Waits for that many permits, all of them or none, as one [`Permit`]. The cost is the same as for
+    /// [`acquire`](Self::acquire).
     ///
-    /// While it is first in line and they are not there, no waiter behind it is served: so it gets them, whatever others want.
+    /// While the call is first in line and too few permits are free, no later waiter gets any: so it gets them,
+    /// whatever others want.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -187,15 +190,15 @@ impl FairSemaphore {
     ///
     /// # Errors
     /// [`LockError::Permits`] for none, and for more than there are: as this client has named, or as
-    /// [`set_permits`](Self::set_permits) has set; and those of `acquire`.
+    /// [`set_permits`](Self::set_permits) has set. Also the errors of `acquire`.
     ///
     /// # Cancel safety
-    /// As for `acquire`.
+    /// Same as `acquire`.
     pub fn acquire_many(&self, permits: u32) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
         self.wait(permits, None)
     }
 
-    /// Like [`acquire`](Self::acquire), but for at most that long.
+    /// Like [`acquire`](Self::acquire), but waits for at most `timeout`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -211,15 +214,15 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// Those of [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
+    /// Same as [`FairLock::lock_timeout`](crate::FairLock::lock_timeout).
     ///
     /// # Cancel safety
-    /// As for `acquire`.
+    /// Same as `acquire`.
     pub fn acquire_timeout(&self, timeout: Duration) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
         self.wait(1, Some(timeout))
     }
 
-    /// Like [`acquire_many`](Self::acquire_many), but for at most that long.
+    /// Like [`acquire_many`](Self::acquire_many), but waits for at most `timeout`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -231,10 +234,10 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// Those of `acquire_many` and `acquire_timeout`.
+    /// The errors of `acquire_many` and `acquire_timeout`.
     ///
     /// # Cancel safety
-    /// As for `acquire`.
+    /// Same as `acquire`.
     pub fn acquire_many_timeout(
         &self,
         permits: u32,
@@ -243,8 +246,8 @@ impl FairSemaphore {
         self.wait(permits, Some(timeout))
     }
 
-    /// Takes a permit if there is one and no waiter that the server can reach is in the queue, else [`Busy`](Tried::Busy). One round trip. It
-    /// never queues.
+    /// Takes a permit if one is free and no waiter that the server can reach is in the queue. Otherwise returns
+    /// [`Busy`](Tried::Busy). One round trip. It never queues.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -257,15 +260,15 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// Those of [`FairLock::try_lock`](crate::FairLock::try_lock).
+    /// Same as [`FairLock::try_lock`](crate::FairLock::try_lock).
     ///
     /// # Cancel safety
-    /// If the future is dropped, the background releases what it may have acquired.
+    /// If you drop the future, the client releases the permit in the background if it has acquired it.
     pub fn try_acquire(&self) -> impl Future<Output = Result<Tried<Permit>, LockError>> + Send + use<> {
         self.take(1, IfBusy::Return(None))
     }
 
-    /// Like [`try_acquire`](Self::try_acquire), for that many permits as one [`Permit`].
+    /// Like [`try_acquire`](Self::try_acquire), but for that many permits as one [`Permit`].
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -277,10 +280,10 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// Those of `acquire_many` and `try_acquire`.
+    /// The errors of `acquire_many` and `try_acquire`.
     ///
     /// # Cancel safety
-    /// As for `try_acquire`.
+    /// Same as `try_acquire`.
     pub fn try_acquire_many(
         &self,
         permits: u32,
@@ -293,7 +296,7 @@ impl FairSemaphore {
         permits: u32,
         at_most: Option<Duration>,
     ) -> impl Future<Output = Result<Permit, LockError>> + Send + use<> {
-        // A request that waits is never answered with "busy".
+        // The server never answers "busy" to a request that waits.
         self.take(permits, IfBusy::Wait(at_most)).map(|taken| taken?.into_result().map_err(LockError::from))
     }
 
@@ -305,12 +308,12 @@ impl FairSemaphore {
         let share = Share { weight: permits, limit: self.permits };
         let lock = if permits == 1 { self.lock.clone() } else { self.lock.changed(|lock| lock.with_share(share)) };
         async move {
-            // An owner of its own, in a scope too: a permit is never re-entered.
+            // A new owner, even in a scope: permits do not nest.
             Ok(acquire!(lock.of_one_server()?, Caller::of(None), if_busy).map(Permit::new))
         }
     }
 
-    /// Acquires a permit, runs `section`, and releases. Two round trips. A panic in the section releases too.
+    /// Acquires a permit, runs `section`, and releases the permit, even if the section panics. Two round trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -321,21 +324,22 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with its output, if it ran but the permit was lost or
-    /// the release has no answer.
+    /// [`WithError::Lock`] if the section did not run. [`WithError::Unlock`], with the section's output, if it ran but
+    /// the client lost the permit, or the server did not confirm the release.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section where it is, and releases.
+    /// Dropping the future drops the section where it is, and releases the permit.
     pub fn with<F, R>(&self, section: F) -> impl Future<Output = Result<R::Output, WithError<R::Output>>> + use<F, R>
     where
         F: FnOnce(Held) -> R,
         R: Future,
     {
-        // In no scope of its own: a permit is never re-entered.
+        // Opens no scope: permits do not nest.
         with(self.acquire(), |permit| (permit.held(), permit.release()), section)
     }
 
-    /// As [`with`](Self::with), for a section that returns a `Result`: one `?` for both. Two round trips.
+    /// Like [`with`](Self::with), but for a section that returns a `Result`: one `?` handles both errors. Two round
+    /// trips.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -346,10 +350,10 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// As for [`FairLock::try_with`](crate::FairLock::try_with).
+    /// Same as [`FairLock::try_with`](crate::FairLock::try_with).
     ///
     /// # Cancel safety
-    /// As for `with`.
+    /// Same as `with`.
     pub fn try_with<F, R, T, E>(&self, section: F) -> impl Future<Output = Result<T, E>> + use<F, R, T, E>
     where
         F: FnOnce(Held) -> R,
@@ -359,14 +363,15 @@ impl FairSemaphore {
         self.with(section).map(WithError::flatten)
     }
 
-    /// Sets the number of permits for all clients, whatever number each of them has named, until it is set to `None`. One round trip.
-    /// Still no call can ask for more permits than its own client has named.
+    /// Sets the number of permits for all clients, whatever number each of them has named, until you set it to `None`.
+    /// One round trip. A call still cannot ask for more permits than its own client has named.
     ///
-    /// If there are more now, the next in line get them at once. If there are fewer, holders keep their permits, and the
-    /// next in line wait until enough are released. A waiter for more than there are now waits on, and so do all behind it,
-    /// until there are enough or it gives up. But if it has lost its place (its client was out of reach for a `waiter_ttl`, or it was not
-    /// polled when its turn came) it asks anew, and gets [`LockError::Permits`]. With `Some(0)` no caller gets a permit: the gate is closed until it is opened
-    /// again. Unlike all else of a name, this number does not expire. A server that loses its data loses it.
+    /// If there are more now, the next in line get them at once. If there are fewer, holders keep their permits, and
+    /// the next in line wait until holders have released enough. A waiter for more than there are now waits on, and so
+    /// do all waiters after it, until there are enough or it gives up. But if it has lost its place (its client was out
+    /// of reach for a `waiter_ttl`, or nothing polled it when its turn came), it asks again and gets
+    /// [`LockError::Permits`]. With `Some(0)` no caller gets a permit: the gate is closed until you open it again.
+    /// Unlike everything else of a name, this number does not expire. A server that loses its data loses it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -381,17 +386,17 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. Without an answer it may have run, and may be called again. For an
-    /// [`operation_timeout`](crate::LockClientBuilder::operation_timeout) it may also still run, after a later call that sets another
-    /// number: wait for that long before such a call, or look at [`status`](Self::status) after that.
+    /// See [`RequestError`]. Without an answer it may have run, and you may call it again. The server may also still
+    /// run it for an [`operation_timeout`](crate::LockClientBuilder::operation_timeout), after a later call that sets
+    /// another number: wait for that long before such a call, or look at [`status`](Self::status) after that time.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn set_permits(&self, permits: Option<u32>) -> Result<(), RequestError> {
         self.lock.at_server()?.set_limit(permits).await
     }
 
-    /// The holders and the waiters, as of one instant on the server. Shows the first 100 of either. One round trip.
+    /// The holders and the waiters at one instant on the server. Shows the first 100 of each. One round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -412,10 +417,10 @@ impl FairSemaphore {
         self.lock.at_server()?.inspect(WAITERS_SHOWN).await.map(SemaphoreStatus::new)
     }
 
-    /// Ends the hold with this token, as [`status`](Self::status) shows it, notifies its client at once, and passes its permits on.
-    /// Returns whether it was there. One round trip.
+    /// Ends the hold with this token, which [`status`](Self::status) shows, notifies its client at once, and passes its
+    /// permits on. Returns whether there was such a hold. One round trip.
     ///
-    /// For operators, and for holders that are known to be dead. A holder that is alive works on until the message reaches it.
+    /// For operators, and for a holder that you know is dead. A live holder keeps working until the message reaches it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -427,10 +432,10 @@ impl FairSemaphore {
     /// ```
     ///
     /// # Errors
-    /// See [`RequestError`]. It may be called again with the same token.
+    /// See [`RequestError`]. You may call it again with the same token.
     ///
     /// # Cancel safety
-    /// If the future is dropped after its first poll, it may have run.
+    /// If you drop the future after its first poll, the call may have run.
     pub async fn force_unlock_token(&self, token: u64) -> Result<bool, RequestError> {
         self.lock.at_server()?.force_unlock(Some(token)).await
     }
@@ -459,10 +464,10 @@ impl Permit {
 
     /// Releases all but that many permits. One round trip.
     ///
-    /// It waits for the answer, at most for an operation time-out. Without one the client goes on trying in the background, and the
-    /// others get the permits later: that is no error, also where the client's runtime has ended, and they get them with the end of the
-    /// lease. It waits for other calls of its own owner: a nested one whose future is kept and not polled delays it. A failover that
-    /// loses what was written last counts the larger number again until the permit ends: others wait, and nothing else is harmed.
+    /// It waits for the answer, but at most for an operation time-out. If none comes, the client keeps trying in the
+    /// background, and the others get the permits later. This is not an error, even if the client's runtime has ended:
+    /// then the others get them when the lease ends. A failover that loses the last writes makes the larger number count
+    /// again until the permit ends: others wait, and nothing else suffers.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -474,11 +479,12 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// [`HoldError::Lost`] if the permits were lost before, or meanwhile; [`HoldError::Permits`] for none, and for more than there are. To release
-    /// all of them there is [`release`](Self::release); more than there are have to be waited for, by another call.
+    /// [`HoldError::Lost`] if the client lost the permits before this call or during it. [`HoldError::Permits`] for
+    /// none, and for more than there are. To release all of them, use [`release`](Self::release); to get more, wait for
+    /// them with another call.
     ///
     /// # Cancel safety
-    /// Once polled it is certain: if the future is dropped, the background finishes it.
+    /// The change is certain from the first poll on: if you drop the future, the client finishes it in the background.
     pub async fn shrink_to(&self, permits: u32) -> Result<(), HoldError> {
         let weight = self.weight();
         if permits == 0 || permits > weight {
@@ -487,7 +493,7 @@ impl Permit {
         self.guard.shrink_to(permits).await.map_err(HoldError::Lost)
     }
 
-    /// Sets a new lease from now on, as [`LockGuard::extend`](crate::LockGuard::extend). One round trip.
+    /// Sets a new lease that counts from now. One round trip. See [`LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -501,10 +507,10 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// Those of `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     ///
     /// # Cancel safety
-    /// As for `LockGuard::extend`.
+    /// Same as `LockGuard::extend`.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         self.guard.extend(lease).await
     }
@@ -520,20 +526,22 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// Those of [`LockGuard::unlock`](crate::LockGuard::unlock).
+    /// Same as [`LockGuard::unlock`](crate::LockGuard::unlock).
     ///
     /// # Cancel safety
-    /// Once called, the release is certain: if the future is dropped, the background finishes it.
+    /// The release is certain once you call this: if you drop the future, the client finishes it in the background.
     pub async fn release(self) -> Result<(), UnlockError> {
         self.guard.unlock().await.map(drop)
     }
 
-    /// Releases, but keeps the permits taken until they were held for that long, without a process and without a renewal. Use it for short jobs on
-    /// machines whose clocks differ: a machine that is late finds them taken. One round trip.
+    /// Releases, but keeps the permits taken until the hold has lasted that long. That needs neither this process nor a
+    /// renewal. Use it for short jobs on machines whose clocks differ: a late machine finds them taken. One round trip.
     ///
-    /// The time counts from when this process heard that it has them. Waiters get them up to a
-    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and [`force_unlock_token`](FairSemaphore::force_unlock_token) frees them. It may be
-    /// as short as you like; if it is over, this is [`release`](Self::release). [`max_hold`](crate::LockClientBuilder::max_hold) does not limit it.
+    /// The time counts from when this process learned that it has the permits. Waiters get them up to a
+    /// [`poll_interval`](crate::LockClientBuilder::poll_interval) later. `status` shows them as held, and
+    /// [`force_unlock_token`](FairSemaphore::force_unlock_token) frees them. `at_least` may be as short as you like: if
+    /// that time has passed, this is [`release`](Self::release). [`max_hold`](crate::LockClientBuilder::max_hold) does
+    /// not limit it.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -548,19 +556,22 @@ impl Permit {
     /// ```
     ///
     /// # Errors
-    /// See [`HoldError`]. [`Lost`](HoldError::Lost): others may have had them meanwhile. [`Lease`](HoldError::Lease): longer than
-    /// [`token_ttl`](crate::LockClientBuilder::token_ttl), 365 days, or the longest lease of
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart). [`Request`](HoldError::Request): refused, or no answer within the
-    /// operation time-out. After any error they are free earlier, or when their lease ends.
+    /// See [`HoldError`]:
+    /// - [`Lost`](HoldError::Lost): others may have had the permits in the meantime.
+    /// - [`Lease`](HoldError::Lease): the time is longer than [`token_ttl`](crate::LockClientBuilder::token_ttl), 365
+    ///   days, or the longest lease of [`strict_restart`](crate::LockClientBuilder::strict_restart).
+    /// - [`Request`](HoldError::Request): the server refused, or did not answer within the operation time-out.
+    ///
+    /// After any error the permits are free earlier, or when their lease ends.
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the background releases them at once.
+    /// If you drop the future before it is done, the client releases the permits at once, in the background.
     pub async fn release_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         self.guard.unlock_at_least(at_least).await
     }
 
-    /// Resolves when the permits are lost, with the cause: at their local deadline without any network, at once on a
-    /// [`force_unlock_token`](FairSemaphore::force_unlock_token). No round trip.
+    /// Resolves when the client loses the permits, with the cause: at their local deadline without any network, and at
+    /// once after a [`force_unlock_token`](FairSemaphore::force_unlock_token). No round trip.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -586,7 +597,7 @@ impl Deref for Permit {
     }
 }
 
-// As a client is.
+// Like `LockClient`, which has the reason.
 impl UnwindSafe for FairSemaphore {}
 impl RefUnwindSafe for FairSemaphore {}
 impl UnwindSafe for Permit {}

@@ -1,11 +1,11 @@
-//! What a call that does not wait came to.
+//! The outcome of a call that does not wait.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fairlock_proto::held_by as machine;
 
-/// What a call that does not wait came to: `try_lock` and its like.
+/// The outcome of a call that does not wait, such as `try_lock`.
 ///
 /// ```
 /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -22,12 +22,12 @@ use fairlock_proto::held_by as machine;
 pub enum Tried<G> {
     /// It was free. The guard holds it.
     Acquired(G),
-    /// Others have it or are first. Nothing is held, and no place in the queue is kept.
+    /// Others have it or are first. The call has taken nothing, and keeps no place in the queue.
     Busy(Busy),
 }
 
 impl<G> Tried<G> {
-    /// The guard, or that others have it, which is an error then: `lock.try_lock().await?.into_result()?`.
+    /// Returns the guard, or [`Busy`] as an error: `lock.try_lock().await?.into_result()?`.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -40,7 +40,7 @@ impl<G> Tried<G> {
     /// ```
     ///
     /// # Errors
-    /// [`Busy`].
+    /// [`Busy`] if others have it or are first.
     pub fn into_result(self) -> Result<G, Busy> {
         match self {
             Self::Acquired(guard) => Ok(guard),
@@ -48,7 +48,7 @@ impl<G> Tried<G> {
         }
     }
 
-    /// Whether others have it.
+    /// Whether others have it or are first.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -63,7 +63,7 @@ impl<G> Tried<G> {
         matches!(self, Self::Busy(_))
     }
 
-    /// The same with what `change` makes of the guard.
+    /// Applies `change` to the guard.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -80,13 +80,13 @@ impl<G> Tried<G> {
     }
 }
 
-/// Others have it, or are first.
+/// Others have it or are first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error("others hold it or are first{}", at_last(self.holder.as_deref()))]
 #[non_exhaustive]
 pub struct Busy {
-    /// The holder of the lock, if the answer names it. It names none while the lock is being passed on, if another call of the same
-    /// owner waits, and for a semaphore or a read-write lock, which may have many holders.
+    /// The holder of the lock, if the answer names it. The answer does not name it while the server passes the lock on,
+    /// if another call of the same owner waits, or for a semaphore or a read-write lock, which may have many holders.
     pub holder: Option<Box<HeldBy>>,
 }
 
@@ -102,24 +102,24 @@ impl Busy {
     }
 }
 
-/// The holder of a lock, by an answer that is about another owner. [`status`](crate::FairLock::status) says more.
+/// The holder of a lock, as the server named it to another owner. [`status`](crate::FairLock::status) returns more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldBy {
-    /// The label of its client, or that of its call ([`FairLock::labelled`](crate::FairLock::labelled)).
+    /// The label of its client, or of its call ([`FairLock::labelled`](crate::FairLock::labelled)).
     pub label: String,
     /// Its fencing token.
     pub token: u64,
-    /// Since when it holds the lock, by the server's clock.
+    /// When its hold began, by the server's clock.
     pub since: SystemTime,
-    /// When its lease ended next, unless it was renewed, counted from the answer.
+    /// How much of its lease was left at the time of the answer. A renewal may have extended it since.
     pub lease_left: Duration,
 }
 
 impl HeldBy {
     fn of(held_by: machine::HeldBy) -> Self {
         let machine::HeldBy { label, token, since, lease_left } = held_by;
-        // A damaged key may have any number.
+        // A damaged key may contain any number.
         let since = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
         Self { label: label.into(), token, since, lease_left: lease_left.unwrap_or_default() }
     }
@@ -132,7 +132,7 @@ impl fmt::Display for HeldBy {
     }
 }
 
-/// The end of an error text.
+/// The end of an error's text: the holder, by the last answer.
 pub(crate) fn at_last(holder: Option<&HeldBy>) -> String {
     holder.map(|holder| format!("; by the last answer {holder}")).unwrap_or_default()
 }
