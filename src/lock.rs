@@ -242,9 +242,9 @@ impl FairLock {
     ///
     /// # Errors
     /// [`LockError::Timeout`] if the server's last answer showed that others had the lock, and no request has failed
-    /// since. [`LockError::Unreachable`] otherwise, or if nothing polled this future when it could go on. Also the other errors of
-    /// [`LockError`]. With [`Duration::ZERO`] the client asks nothing and knows nothing, and you get `Unreachable`: to
-    /// ask once, use [`try_lock`](Self::try_lock).
+    /// since. [`LockError::Unreachable`] otherwise, or if nothing polled this future when it could go on. Also the
+    /// other errors of [`LockError`]. With [`Duration::ZERO`] the client asks nothing and knows nothing, and you get
+    /// `Unreachable`: to ask once, use [`try_lock`](Self::try_lock).
     ///
     /// # Cancel safety
     /// Same as `lock`.
