@@ -13,9 +13,9 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// How one copy of a request is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivery {
-    /// How long the request takes to the server.
+    /// How long the request takes to reach the server.
     pub request: Duration,
-    /// How long the reply takes to the client; `None`: it is lost.
+    /// How long the reply takes to reach the client. `None`: it never arrives.
     pub reply: Option<Duration>,
 }
 
@@ -24,13 +24,13 @@ impl Delivery {
     pub const AT_ONCE: Self = Self { request: Duration::ZERO, reply: Some(Duration::ZERO) };
 }
 
-/// A message that a script sent.
+/// A message that a script published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// A client's own channel.
+    /// A client's channel.
     pub channel: String,
-    /// What it says.
+    /// The message's text.
     pub message: String,
     /// Whether the client was connected and subscribed.
     pub received: bool,
@@ -43,7 +43,7 @@ impl Published {
     }
 }
 
-/// A script that has run: the request, the reply, and what it published.
+/// A script that has run: the request, the reply, and the published messages.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Ran<'a> {
@@ -57,15 +57,15 @@ pub struct Ran<'a> {
     pub args: &'a [String],
     /// The reply, or the server's error.
     pub reply: Result<Vec<String>, String>,
-    /// The messages that it published.
+    /// The messages that the script published.
     pub published: &'a [Published],
-    /// When the client sent it.
+    /// When the client sent the request.
     pub sent: std::time::Instant,
-    /// The server's clock when it ran, in microseconds since 1970.
+    /// The server's clock when the script ran, in microseconds since 1970.
     pub at: i64,
 }
 
-/// A request that a node of a cluster has not served.
+/// A request that a node of a cluster did not serve.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Redirected<'a> {
@@ -77,51 +77,50 @@ pub struct Redirected<'a> {
     pub keys: &'a [String],
     /// Its ARGV.
     pub args: &'a [String],
-    /// When its client sent it.
+    /// When the client sent it.
     pub sent: std::time::Instant,
     /// `MOVED …`, `ASK …`, `TRYAGAIN …` or `CLUSTERDOWN …`.
     pub error: &'a str,
 }
 
-/// What happens to messages, clocks and processes around a [`Server`](crate::Server). By default nothing goes wrong.
+/// The faults of messages, clocks and processes around a [`Server`](crate::Server). By default nothing goes wrong.
 ///
-/// The methods are called in the order of events. On a single-threaded runtime with paused time, an
+/// The server calls the methods in the order of events. On a single-threaded runtime with paused time, an
 /// implementation that decides by a seed repeats the same run for the same seed.
 pub trait Faults: Send + Sync + 'static {
-    /// The copies of a request that are sent. An empty list: the request is lost.
+    /// The copies of a request that the client sends. An empty list: the request is lost.
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
         let _ = (client, script);
         vec![Delivery::AT_ONCE]
     }
 
-    /// The delays of the copies of a pushed message. An empty list: the message is lost.
+    /// The delays of a pushed message's copies. An empty list: the message is lost.
     fn push(&self, client: &str) -> Vec<Duration> {
         let _ = client;
         vec![Duration::ZERO]
     }
 
-    /// An error such as `LOADING Redis is loading` with which the server refuses a request. Then the script does
-    /// not run.
+    /// An error with which the server refuses a request, such as `LOADING Redis is loading`. The script does not run.
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
         let _ = (client, script);
         None
     }
 
-    /// How many requests of a priority a client may have in flight, if it is less than the client's own limit. With few, calls
+    /// How many requests of each priority a client may have in flight, if less than its own limit. With few, calls
     /// wait for each other as they do under overload.
     fn in_flight(&self, client: &str) -> usize {
         let _ = client;
         usize::MAX
     }
 
-    /// What the server refuses inside the script that is about to run.
+    /// The commands to refuse inside the script that is about to run.
     fn refuse_inside(&self, client: &str, script: &str) -> Option<RefusedCommands> {
         let _ = (client, script);
         None
     }
 
-    /// The ids of clients that are connected to a server which has been demoted to a replica of this one. What is
-    /// published reaches them, and this server does not count them.
+    /// The ids of clients that are connected to a server that was demoted to a replica of this one. Published
+    /// messages reach them, but this server does not count them as subscribers.
     fn behind(&self) -> Vec<String> {
         Vec::new()
     }
@@ -132,18 +131,18 @@ pub trait Faults: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// The time on the server's clock since its start, when this much time has passed.
+    /// The server's clock, as the time since its start, after this much time on tokio's clock.
     fn server_time(&self, elapsed: Duration) -> Duration {
         elapsed
     }
 
-    /// Wraps a background task of a client, to pause it or end it.
+    /// Wraps a background task of a client, to pause or end it.
     fn spawn(&self, client: &str, task: Task) -> Task {
         let _ = client;
         task
     }
 
-    /// A client's connection has begun, or ended.
+    /// A client's connection has begun or ended.
     fn connected(&self, client: &str, on: bool) {
         let _ = (client, on);
     }
@@ -153,13 +152,13 @@ pub trait Faults: Send + Sync + 'static {
         let _ = ran;
     }
 
-    /// A node of a cluster did not run a script, because its slot is elsewhere or moves.
+    /// A node of a cluster did not run a script, because the slot is at another node or moving.
     fn redirected(&self, redirected: &Redirected<'_>) {
         let _ = redirected;
     }
 }
 
-/// So that a simulator can keep a handle to it.
+/// So that a simulator can keep a handle to the faults.
 impl<F: Faults> Faults for Arc<F> {
     fn request(&self, client: &str, script: &str) -> Vec<Delivery> {
         (**self).request(client, script)

@@ -1,4 +1,4 @@
-//! Runs scripts on a [`Keyspace`], in Lua 5.1 as in Redis, and converts between Lua's types and replies as Redis does.
+//! Runs scripts on a [`Keyspace`] in Lua 5.1, and converts between Lua's types and replies as Redis does.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use crate::keyspace::{Keyspace, Reply, number};
 
-/// One Lua state and its keys. A script runs atomically, because it borrows the engine mutably.
+/// A Lua state and its keys. Scripts run atomically, because they borrow the engine mutably.
 pub struct Interpreter {
     lua: Lua,
     /// From the prelude: runs a script and catches its errors.
@@ -16,8 +16,8 @@ pub struct Interpreter {
 
 impl Interpreter {
     pub fn new() -> mlua::Result<Self> {
-        // Without `io` and `os`. A script here has no clock but TIME, so a simulated run does not
-        // depend on the machine's.
+        // Without `io` and `os`. TIME is a script's only clock, so that a simulated run does not depend on the
+        // machine's.
         let lua = Lua::new_with(StdLib::TABLE | StdLib::STRING | StdLib::MATH, LuaOptions::default())?;
         lua.set_app_data(Keyspace::default());
         let run = lua.load(include_str!("prelude.lua")).set_name("=prelude").call(lua.create_function(command)?)?;
@@ -36,8 +36,7 @@ impl Interpreter {
     fn try_eval(&mut self, name: &'static str, source: &str, keys: &[&[u8]], args: &[&[u8]]) -> mlua::Result<Reply> {
         let script = self.compiled(name, source)?;
         let globals = self.lua.globals();
-        // Raw: the prelude guards the globals against scripts, as Redis does, and this is not a
-        // script.
+        // Raw: like Redis, the prelude guards the globals against scripts, and this is not a script.
         globals.raw_set("KEYS", self.texts(keys)?)?;
         globals.raw_set("ARGV", self.texts(args)?)?;
         to_reply(self.run.call(script)?)
@@ -55,7 +54,7 @@ impl Interpreter {
         if let Some(script) = self.compiled.get(name) {
             return Ok(script.clone());
         }
-        // Lua does not know the line `#!lua flags=…`. Its line end stays, so that line numbers stay right.
+        // Lua does not know the line `#!lua flags=…`. Keep its line end, so that line numbers stay right.
         let body = if source.starts_with("#!") { source.find('\n').map_or("", |end| &source[end..]) } else { source };
         let script = self.lua.load(body).set_name(format!("={name}.lua")).into_function()?;
         self.compiled.insert(name, script.clone());
@@ -67,7 +66,7 @@ impl Interpreter {
 fn command(lua: &Lua, args: MultiValue) -> mlua::Result<Value> {
     let words: Option<Vec<Vec<u8>>> = args.into_iter().map(word).collect();
     let reply = match words.filter(|words| !words.is_empty()) {
-        // Redis refuses nil, tables and booleans as arguments, rather than converting them.
+        // Redis refuses nil, tables and booleans as arguments instead of converting them.
         None => Reply::Error("ERR Lua redis lib command arguments must be strings or integers".into()),
         Some(words) => match lua.app_data_mut::<Keyspace>() {
             Some(mut keyspace) => keyspace.execute(&words),
@@ -77,7 +76,7 @@ fn command(lua: &Lua, args: MultiValue) -> mlua::Result<Value> {
     to_lua(lua, reply)
 }
 
-/// An argument of a command. A number keeps all its digits here; `..` and `tostring` round it to 14.
+/// An argument of a command. A number keeps all its digits here, while `..` and `tostring` round it to 14.
 fn word(value: Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -94,10 +93,10 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
         Ok(Value::Table(table))
     };
     match reply {
-        // Lua 5.1 has doubles only: integers above 2^53 lose digits here as they do in Redis.
+        // Lua 5.1 has only doubles: integers above 2^53 lose digits, as in Redis.
         Reply::Int(number) => Ok(Value::Number(number as f64)),
         Reply::Bulk(bytes) => lua.create_string(bytes).map(Value::String),
-        // Redis gives scripts `false`, because a nil inside a list would end it.
+        // Redis returns `false` to scripts, because a nil inside a list would end it.
         Reply::Nil => Ok(Value::Boolean(false)),
         // A status and an error are tables with one field. `redis.call` raises the one with `err`.
         Reply::Ok => single("ok", "OK"),
@@ -112,7 +111,7 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     }
 }
 
-/// A fraction is cut off, `true` is 1, `false` is nil, and a list ends at its first nil.
+/// Cuts off fractions. `true` becomes 1, `false` becomes nil, and a list ends at its first nil.
 fn to_reply(value: Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Integer(number) => Reply::Int(number),
@@ -120,7 +119,7 @@ fn to_reply(value: Value) -> mlua::Result<Reply> {
         Value::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
         Value::Boolean(true) => Reply::Int(1),
         Value::Table(table) => {
-            // `err` comes before `ok`, and both before the elements: the order in which Redis looks.
+            // `err`, then `ok`, then the elements: Redis looks in this order.
             if let Value::String(text) = table.raw_get("err")? {
                 return Ok(Reply::Error(text.to_string_lossy()));
             }
@@ -128,8 +127,8 @@ fn to_reply(value: Value) -> mlua::Result<Reply> {
                 return Ok(Reply::Ok);
             }
             let mut list = Vec::new();
-            // Not by the table's length, which Lua leaves open for a list with a nil in it. Redis goes
-            // on to the first nil.
+            // Do not use the table's length, which Lua leaves undefined for a list with a nil. Redis stops at the
+            // first nil.
             for index in 1.. {
                 match table.raw_get(index)? {
                     Value::Nil => break,
@@ -161,7 +160,7 @@ mod tests {
         }
     }
 
-    /// All of these were compared with redis-server 7.0.15. tests/it/differential.rs compares with the one installed.
+    /// All of these agree with redis-server 7.0.15. tests/it/differential.rs compares with the installed version.
     #[test]
     fn values_are_converted_between_redis_and_lua_as_redis_does() {
         assert_eq!(eval("return {1, nil, 3}"), Reply::List(vec![Reply::Int(1)]));

@@ -1,13 +1,13 @@
-//! Strings, hashes, lists and sorted sets with expiry: as much of Redis as the scripts use, with the same types,
+//! Strings, hashes, lists and sorted sets with expiry: the parts of Redis that the scripts use, with the same types,
 //! conversions and error texts.
 //!
-//! It depends on neither Lua nor tokio. The caller sets the time with [`Keyspace::at`].
+//! It uses neither Lua nor tokio. The caller sets the time with [`Keyspace::at`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 type Bytes = Vec<u8>;
 type Words<'a> = &'a [Bytes];
-/// What was published: channel, message, and whether the channel had a subscriber.
+/// A published message: channel, text, and whether the channel had a subscriber.
 pub type Message = (Bytes, Bytes, bool);
 
 /// The reply to a command.
@@ -44,7 +44,7 @@ fn bulk_or_nil(bytes: Option<&Bytes>) -> Reply {
     bytes.map_or(Reply::Nil, |bytes| Reply::Bulk(bytes.clone()))
 }
 
-/// One of the types of values. `from` returns `None` for a value of another type.
+/// One of the types of values. `from` returns `None` if the value has another type.
 trait Content: Default {
     fn from(value: &Value) -> Option<&Self>;
     fn from_mut(value: &mut Value) -> Option<&mut Self>;
@@ -112,7 +112,7 @@ macro_rules! kind {
     };
 }
 
-// An empty string is kept. The other types are removed with their last element.
+// An empty string stays. Values of other types disappear with their last element.
 kind!(Text, |_: &Text| false);
 kind!(Hash, |hash: &Hash| hash.0.is_empty());
 kind!(List, |list: &List| list.0.is_empty());
@@ -120,8 +120,7 @@ kind!(Zset, |zset: &Zset| zset.scores.is_empty());
 
 impl Zset {
     fn remove(&mut self, member: &Bytes) -> bool {
-        // Both sides change together: an entry that stayed in `order` would be found by ZRANGEBYSCORE
-        // after its ZREM.
+        // Change both together: otherwise ZRANGEBYSCORE would still find the member in `order` after its ZREM.
         let Some(score) = self.scores.remove(member) else { return false };
         self.order.remove(&(Score(score), member.clone()))
     }
@@ -135,7 +134,7 @@ impl Zset {
 
     fn insert(&mut self, member: &Bytes, score: f64) {
         self.remove(member);
-        // Redis has one zero, `total_cmp` distinguishes 0.0 and -0.0.
+        // Redis has one zero, but `total_cmp` distinguishes 0.0 and -0.0.
         let score = if score == 0.0 { 0.0 } else { score };
         self.scores.insert(member.clone(), score);
         self.order.insert((Score(score), member.clone()));
@@ -148,14 +147,14 @@ struct Stored {
     expires_at: Option<i64>,
 }
 
-/// What happens to the slot of a script while that runs, in a cluster.
+/// How the slot of a running script moves, in a cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Moves {
     #[default]
     Rests,
-    /// To another node: a command finds only keys that are here.
+    /// To another node: a command may only use keys that are still here.
     Leaves,
-    /// From another node: so does a command with several keys.
+    /// From another node: the same holds for a command with several keys.
     Comes,
 }
 
@@ -174,45 +173,45 @@ impl Moves {
 #[derive(Debug, Default)]
 pub struct Keyspace {
     entries: HashMap<Bytes, Stored>,
-    /// The same expiry times in order, so that expired keys are removed without being read.
+    /// The same expiry times in order, to remove expired keys that nobody reads.
     expiries: BTreeSet<(i64, Bytes)>,
     /// Microseconds since 1970. It does not change while a script runs.
     now: i64,
     /// The channels that have a subscriber.
     pub channels: BTreeSet<Bytes>,
-    /// The ids of clients that do not count as subscribers, see `Faults::behind`.
+    /// The ids of clients that do not count as subscribers; see `Faults::behind`.
     pub behind: Vec<String>,
-    /// What was published since it was last taken.
+    /// The messages published since they were last taken.
     pub published: Vec<Message>,
-    /// What is refused of the running script.
+    /// The commands to refuse in the running script.
     pub refused: Option<RefusedCommands>,
     /// How the slot of the running script moves.
     pub moves: Moves,
 }
 
-/// The commands that a server refuses inside of a script. What the script did before stays done.
+/// The commands that a server refuses inside a script. The script's earlier commands stay done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedCommands {
-    /// One command, behind this many others.
+    /// One command, after this many others.
     After(u32),
-    /// All of this name, in capitals: the user lacks that right.
+    /// All commands of this name, in capitals: the user lacks that right.
     Named(&'static str),
 }
 
-/// The value of a key and the ms that it has left to live, as MIGRATE carries them to another server.
+/// A key's value and its remaining lifetime in ms, as MIGRATE carries them to another server.
 pub struct Dump {
     value: Value,
     lifetime: Option<i64>,
 }
 
-/// All keys as they were at one time, with the times at which they expire.
+/// All keys at one time, with their expiry times.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     entries: HashMap<Bytes, Stored>,
     expiries: BTreeSet<(i64, Bytes)>,
 }
 
-/// Name, number of words including the name (negative: at least that many), and implementation.
+/// The name, the number of words including the name (negative: at least that many), and the implementation.
 type Command = (&'static str, i32, fn(&mut Keyspace, Words<'_>) -> Executed);
 
 const COMMANDS: &[Command] = &[
@@ -259,8 +258,8 @@ impl Keyspace {
     /// Sets the clock, but never back, and removes expired keys.
     pub fn at(&mut self, micros: i64) {
         self.now = self.now.max(micros);
-        // All that is due goes at once. Redis removes a key when it is read, or some time later, but a script cannot
-        // see the difference.
+        // Removes all expired keys at once. Redis removes a key at the next read, or some time later, but scripts
+        // cannot see the difference.
         let now = self.millis();
         while let Some((due, key)) = self.expiries.pop_first() {
             if due > now {
@@ -284,7 +283,7 @@ impl Keyspace {
         Snapshot { entries: self.entries.clone(), expiries: self.expiries.clone() }
     }
 
-    /// What has expired since goes with the next [`at`](Self::at). The subscriptions stay, since they belong to
+    /// The next [`at`](Self::at) removes keys that have expired since. The subscriptions stay, since they belong to
     /// connections. Takes a microsecond, like a flush.
     pub fn restore(&mut self, snapshot: Snapshot) {
         self.now += 1;
@@ -295,7 +294,7 @@ impl Keyspace {
         self.entries.contains_key(key)
     }
 
-    /// Takes a key out.
+    /// Takes a key and its value out.
     pub fn dump(&mut self, key: &[u8]) -> Option<Dump> {
         let (key, now) = (key.to_vec(), self.millis());
         let lifetime = self.entries.get(&key)?.expires_at.map(|at| at - now);
@@ -318,10 +317,10 @@ impl Keyspace {
         keys
     }
 
-    /// One command, as `redis.pcall` would run it.
+    /// Runs one command, as `redis.pcall` does.
     pub fn execute(&mut self, words: Words<'_>) -> Reply {
         let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
-        // First the name, then the number of words, then the rights: the order in which Redis checks.
+        // The name, then the number of words, then the rights: Redis checks in this order.
         let Some((_, arity, command)) = COMMANDS.iter().find(|(known, ..)| known.as_bytes() == name) else {
             return error("ERR Unknown Redis command called from script");
         };
@@ -358,7 +357,7 @@ impl Keyspace {
         self.entries.get(key).map(|entry| K::from(&entry.value).ok_or_else(wrong_type)).transpose()
     }
 
-    /// Changes a value. It is created if there is none, and removed if it is empty afterwards.
+    /// Changes a value. Creates a missing one, and removes one that is empty afterwards.
     fn change<K: Content, T>(&mut self, key: &Bytes, change: impl FnOnce(&mut K) -> T) -> Result<T, Reply> {
         if !self.entries.contains_key(key) {
             self.entries.insert(key.clone(), Stored { value: K::default().wrap(), expires_at: None });
@@ -366,8 +365,7 @@ impl Keyspace {
         // A key of another type stays: WRONGTYPE changes nothing.
         let inner = self.entries.get_mut(key).and_then(|entry| K::from_mut(&mut entry.value)).ok_or_else(wrong_type)?;
         let result = change(inner);
-        // Also when the command found nothing to do: an LTRIM of a key that is not there must not make
-        // one.
+        // Even if the command found nothing to do: an LTRIM of a missing key must not create it.
         if inner.is_empty() {
             self.remove(key);
         }
@@ -375,7 +373,7 @@ impl Keyspace {
     }
 
     fn remove(&mut self, key: &Bytes) -> bool {
-        // First the expiry. If it stayed, it would end a later key of this name too early.
+        // The expiry first. If it stayed, it would end a later key of this name too early.
         self.set_expiry(key, None);
         self.entries.remove(key).is_some()
     }
@@ -400,8 +398,9 @@ impl Keyspace {
         Ok(Reply::Bulk(b"PONG".to_vec()))
     }
 
-    /// `SCAN cursor MATCH start* COUNT count`, each part but the first at most once. The keys are in the order of their hashes
-    /// and the cursor is a hash, so that a key which is there all the time is found, as in Redis.
+    /// `SCAN cursor MATCH start* COUNT count`. MATCH and COUNT are optional, and may come once. The keys are sorted
+    /// by their hashes, and the cursor is a hash. Like Redis, a scan therefore finds each key that exists all the
+    /// time.
     fn scan(&mut self, words: Words<'_>) -> Executed {
         let cursor = std::str::from_utf8(&words[0]).ok().and_then(|text| text.parse::<u64>().ok());
         let cursor = cursor.ok_or_else(|| error("ERR invalid cursor"))?;
@@ -422,7 +421,7 @@ impl Keyspace {
             self.entries.keys().map(|key| (hash(key), key)).filter(|(at, _)| *at >= cursor).collect();
         left.sort_unstable();
         let next = left.get(most).map(|(at, _)| *at);
-        // All of one hash are on one page.
+        // Keys with the same hash are on the same page.
         let page = left.into_iter().take_while(|(at, _)| next.is_none_or(|next| *at < next)).map(|(_, key)| key);
         let begins = |key: &&Bytes| {
             key.len() >= start.len() && start.iter().zip(*key).all(|(one, byte)| one.is_none_or(|one| one == *byte))
@@ -432,7 +431,7 @@ impl Keyspace {
     }
 
     fn publish(&mut self, words: Words<'_>) -> Executed {
-        // The number of receivers is 0 or 1 here, as each client has a channel of its own.
+        // There are 0 or 1 receivers here, as each client has its own channel.
         let received = self.has_subscriber(&words[0]);
         self.published.push((words[0].clone(), words[1].clone(), received));
         count(received.into())
@@ -453,8 +452,8 @@ impl Keyspace {
         ))
     }
 
-    /// It takes a microsecond, also while the clock stands still: what is derived from TIME after it must differ from what was
-    /// derived before, as in Redis.
+    /// Takes a microsecond even if the clock stops: numbers that a script derives from TIME afterwards must differ
+    /// from earlier ones. Redis behaves the same.
     fn flushall(&mut self, _: Words<'_>) -> Executed {
         self.now += 1;
         self.entries.clear();
@@ -480,8 +479,7 @@ impl Keyspace {
 
     fn pexpire(&mut self, words: Words<'_>) -> Executed {
         let lifetime = integer(&words[1])?;
-        // Redis checks the range before it looks for the key, so this is an error for a key that is
-        // not there too.
+        // Redis checks the range before it looks for the key, so this is an error even if the key is missing.
         let at = self.millis().checked_add(lifetime);
         let at = at.ok_or_else(|| error("ERR invalid expire time in 'pexpire' command"))?;
         let is_longer_only = match words.get(2) {
@@ -490,7 +488,7 @@ impl Keyspace {
             None => false,
         };
         let Some(entry) = self.entries.get(&words[0]) else { return count(0) };
-        // A key without an expiry lives longer than any.
+        // A key without an expiry counts as longer-lived than any other.
         if is_longer_only && entry.expires_at.is_none_or(|before| at <= before) {
             return count(0);
         }
@@ -519,7 +517,7 @@ impl Keyspace {
             }
             _ => return Err(syntax()),
         };
-        // SET replaces a value of any type, and its expiry with it. It comes after all that can fail.
+        // SET replaces a value of any type, and its expiry. So first do everything that can fail.
         self.remove(&words[0]);
         let value = Value::Text(Text(words[1].clone()));
         self.entries.insert(words[0].clone(), Stored { value, expires_at: None });
@@ -548,8 +546,7 @@ impl Keyspace {
     }
 
     fn hset(&mut self, words: Words<'_>) -> Executed {
-        // HSET itself finds a field without a value, not the check of the number of words. So the text
-        // is another one.
+        // HSET itself reports a field without a value, not the check of the number of words. So the text differs.
         if words.len().is_multiple_of(2) {
             return Err(error("ERR wrong number of arguments for 'hset' command"));
         }
@@ -611,7 +608,7 @@ impl Keyspace {
         Ok(bulk_or_nil(self.change(&words[0], |list: &mut List| list.0.pop_back())?.as_ref()))
     }
 
-    /// `LREM key n element`: the first n of them, the last -n, or with 0 all.
+    /// `LREM key n element`: removes the first n, the last -n, or with 0 all of them.
     fn lrem(&mut self, words: Words<'_>) -> Executed {
         let (limit, element) = (integer(&words[1])?, &words[2]);
         let most = if limit == 0 { usize::MAX } else { usize::try_from(limit.unsigned_abs()).unwrap_or(usize::MAX) };
@@ -661,15 +658,14 @@ impl Keyspace {
         if !pairs.len().is_multiple_of(2) {
             return Err(syntax());
         }
-        // All scores are read before the first change: Redis adds nothing when one of them is not a
-        // number.
+        // Read all scores before the first change: Redis adds nothing if one of them is not a number.
         let scored: Vec<_> = pairs.chunks(2).map(|pair| Ok((float(&pair[0])?, &pair[1]))).collect::<Result<_, _>>()?;
         let add = |zset: &mut Zset| {
             let before = zset.scores.len();
             for (score, member) in scored {
                 zset.insert(member, score);
             }
-            // Members that got a new score do not count.
+            // Members that only got a new score do not count.
             zset.scores.len() - before
         };
         count(self.change(&words[0], add)?)
@@ -690,7 +686,7 @@ impl Keyspace {
         self.range_by_score(words, bounds, true)
     }
 
-    /// `key min max [WITHSCORES] [LIMIT from most]`, as the scripts have it.
+    /// `key min max [WITHSCORES] [LIMIT from most]`, as the scripts write it.
     fn range_by_score(&self, words: Words<'_>, bounds: ScoreBounds, from_the_end: bool) -> Executed {
         let (mut with_scores, mut from, mut most) = (false, 0, usize::MAX);
         match &words[3..] {
@@ -713,7 +709,7 @@ impl Keyspace {
         Ok(Reply::List(members.into_iter().skip(from).take(most).flat_map(pair).collect()))
     }
 
-    /// No script uses it. Tests and people look at a queue with it.
+    /// No script uses it. Tests and people inspect a queue with it.
     fn zrange(&mut self, words: Words<'_>) -> Executed {
         let (from, to) = (integer(&words[1])?, integer(&words[2])?);
         let Some(zset) = self.read::<Zset>(&words[0])? else { return Ok(Reply::List(Vec::new())) };
@@ -728,8 +724,8 @@ impl Keyspace {
     }
 }
 
-/// What is before the `*` of a pattern, which has to be its end; `?` is any byte: `None`. `\` is before a character that stands for
-/// itself.
+/// The part of a pattern before the `*`, which must be at its end. `?` matches any byte and becomes `None`. `\`
+/// escapes a character.
 fn start_of(pattern: &[u8]) -> Result<Vec<Option<u8>>, Reply> {
     let (mut start, mut left) = (Vec::new(), pattern.iter());
     while let Some(byte) = left.next() {
@@ -744,14 +740,13 @@ fn start_of(pattern: &[u8]) -> Result<Vec<Option<u8>>, Reply> {
     Err(error("ERR this server knows no patterns but those of a text with ? in it, and a star"))
 }
 
-/// FNV-1a, of which 0 is left out: it is the first and the last cursor. Always the same, so that a simulated run can be
-/// repeated.
+/// FNV-1a without 0, which is the first and the last cursor. Deterministic, so that a simulated run can be repeated.
 fn hash(key: &Bytes) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     key.iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
 }
 
-/// The keys among the words of a command.
+/// The keys among a command's words.
 fn keys_of<'a>(name: &[u8], words: Words<'a>) -> Words<'a> {
     match name {
         b"DEL" | b"EXISTS" | b"UNLINK" => &words[1..],
@@ -760,7 +755,7 @@ fn keys_of<'a>(name: &[u8], words: Words<'a>) -> Words<'a> {
     }
 }
 
-/// The bounds of ZCOUNT and of ranges. `(` before a number: without it.
+/// The bounds of ZCOUNT and of ranges. `(` before a number excludes it.
 fn score_bounds(words: Words<'_>) -> Result<ScoreBounds, Reply> {
     let bound = |word: &Bytes| {
         let (number, is_open) = word.strip_prefix(b"(").map_or((&word[..], false), |number| (number, true));
@@ -773,7 +768,7 @@ fn score_of(zset: &Zset, member: &Bytes) -> Reply {
     zset.scores.get(member).map_or(Reply::Nil, |score| Reply::Bulk(number(*score).into_bytes()))
 }
 
-/// A number as Redis writes it: whole ones without a point, others with the fewest digits that are exact.
+/// Writes a number as Redis does: whole numbers without a point, others with the fewest digits that are exact.
 pub fn number(number: f64) -> String {
     match number {
         whole if whole.fract() == 0.0 && whole.abs() < 1e17 => format!("{whole:.0}"),
@@ -786,7 +781,7 @@ pub fn number(number: f64) -> String {
 fn integer(word: &Bytes) -> Result<i64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| Some((text, text.parse::<i64>().ok()?)));
     match parsed {
-        // Only a number that is written as Redis would write it comes back as the same text.
+        // Accept only a number that Redis would write the same way.
         Some((text, number)) if number.to_string() == text => Ok(number),
         _ => Err(error("ERR value is not an integer or out of range")),
     }
@@ -794,17 +789,17 @@ fn integer(word: &Bytes) -> Result<i64, Reply> {
 
 fn float(word: &Bytes) -> Result<f64, Reply> {
     let parsed = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
-    // Redis refuses NaN, which would have no place in the order of scores.
+    // Redis refuses NaN, which would not fit into the order of scores.
     parsed.filter(|number| !number.is_nan()).ok_or_else(|| error("ERR value is not a valid float"))
 }
 
-/// The range of LRANGE and LTRIM in a list of this length: both ends are included, and negative ones count from the
+/// The range of LRANGE and LTRIM in a list of this length. Both ends are included, and negative ones count from the
 /// end.
 fn index_range(from: i64, to: i64, length: usize) -> std::ops::Range<usize> {
     let length = length as i64;
     let from_start = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
     let end = from_start(to).saturating_add(1).clamp(0, length);
-    // A start behind the end is an empty range in Redis, not an error. `end` bounds it, so that
+    // If the start comes after the end, Redis takes the range as empty, without an error. `end` bounds it, so that
     // slicing cannot panic.
     let start = from_start(from).clamp(0, end);
     start as usize..end as usize

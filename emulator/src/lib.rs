@@ -1,11 +1,11 @@
-//! A server in memory that runs Lua scripts as Redis does: what the feature `embedded` of fairlock connects to. It knows nothing of
-//! locks.
+//! A server in memory that runs Lua scripts as Redis does. The feature `embedded` of fairlock connects to it. It
+//! knows nothing of locks.
 //!
-//! An [`Interpreter`] runs scripts on keys, and the caller sets its clock. A [`Server`] is one with connections, subscribers, tokio's
-//! clock, and [`Faults`] around it; several are masters that know nothing of each other, or the nodes of a cluster.
+//! An [`Interpreter`] runs scripts on keys, and the caller sets its clock. A [`Server`] adds connections,
+//! subscribers, tokio's clock and [`Faults`]. Several servers are independent masters, or the nodes of a cluster.
 //!
-//! It has the commands that the scripts of fairlock use, and no others; their replies, conversions and errors are compared with
-//! a real server by fairlock's tests. It changes with fairlock, without notice to others.
+//! It has only the commands that the scripts of fairlock use. Fairlock's tests compare their replies, conversions and
+//! errors with a real server. It changes with fairlock, without notice to others.
 //!
 //! ```
 //! use fairlock_emulator::{Interpreter, Reply};

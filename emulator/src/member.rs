@@ -1,6 +1,6 @@
-//! A server as a node of a cluster: which slots it serves, and how one moves.
+//! A server as a node of a cluster: the slots that it serves, and how a slot moves.
 //!
-//! As in `getNodeByQuery` of Redis 7.0; fairlock's `tests/it/slots.rs` runs every script against the real one.
+//! Follows `getNodeByQuery` of Redis 7.0; fairlock's `tests/it/slots.rs` runs every script against the real one.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,14 +9,14 @@ use crate::keyspace::{Keyspace, Moves};
 use crate::request::Request;
 use crate::sync::lock;
 
-/// Where a slot is, as one node knows it. Nodes are named by their addresses.
+/// Where a slot is, as one node knows it. Addresses identify the nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// The node that serves it.
+    /// The node that serves the slot.
     pub owner: String,
-    /// The node that it is on its way to. Only its owner knows that.
+    /// The node to which the slot moves. Only its owner knows it.
     pub migrating: Option<String>,
-    /// The node that it comes from. Only the node that is to get it knows that.
+    /// The node from which the slot comes. Only the node that will get the slot knows it.
     pub importing: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Member {
         lock(&self.slots).iter().map(|(number, slot)| (*number, slot.owner.clone())).collect()
     }
 
-    /// Whether a script may run here; otherwise the error that redirects it.
+    /// Whether a script may run here. Otherwise returns the error that redirects it.
     pub fn route(&self, request: &Request, keyspace: &Keyspace) -> Result<Moves, String> {
         let number = request.slot;
         let Some(slot) = lock(&self.slots).get(&number).cloned() else {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// A request with its own copies of keys and arguments: it is still delivered when its sender is dropped.
+/// A request with its own copies of keys and arguments: the server gets it even if its sender is dropped.
 pub struct Request {
     /// The id of the client that sends it.
     pub client: String,

@@ -1,4 +1,4 @@
-//! A server: one interpreter, the connections to it, and the faults around them.
+//! A server: an interpreter, the connections to it, and the faults around them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,31 +17,31 @@ use crate::member::{Member, Slot};
 use crate::request::Request;
 use crate::sync::lock;
 
-/// A server inside this process, to which clients connect. Clones are the same server.
+/// A server inside this process, to which clients connect. Clones refer to the same server.
 #[derive(Clone)]
 pub struct Server {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Or the error with which Lua did not start. Then all calls fail with it.
+    /// If Lua did not start: the error with which all calls fail.
     engine: Result<Mutex<Interpreter>, String>,
-    /// The time when it started, by the server's clock in whole seconds since 1970, and by tokio's.
+    /// When it started, by the server's clock in whole seconds since 1970; `began` is the same by tokio's clock.
     epoch: Duration,
     began: Instant,
     faults: Box<dyn Faults>,
-    /// Keyed by channel: a client has one connection at a time.
+    /// By channel: a client has one connection at a time.
     connections: Mutex<BTreeMap<String, Subscriber>>,
     up: AtomicBool,
-    /// Notified by each start_up.
+    /// Notified by each `start_up`.
     started: Notify,
     /// How often it was shut down.
     shutdowns: AtomicU64,
-    /// How often another one took over in between, and this one took no notice of it.
+    /// How often another server took over in between without this one noticing.
     unnoticed: AtomicU64,
     /// The number of the next connection.
     next_number: AtomicU64,
-    /// As a node of a cluster.
+    /// `None`: it is not a node of a cluster.
     member: Option<Member>,
     /// The other nodes. The bus carries each message to all of them.
     bus: OnceLock<Vec<Weak<Shared>>>,
@@ -54,12 +54,12 @@ pub struct Connection {
     /// How often the server had been shut down when the connection began.
     shutdowns: u64,
     channel: String,
-    /// Cancelled when it is over.
+    /// Cancelled when the connection ends.
     pub dead: CancellationToken,
 }
 
-/// The messages on a client's channel. Unbounded: the scripts bound what they publish. Those of fairlock send a client one
-/// message for each of its places, and `max_waiters` bounds these.
+/// The messages on a client's channel. Unbounded, since the scripts bound the number of messages. The scripts of
+/// fairlock send a client one message for each of its places, and `max_waiters` bounds the places.
 pub type Pushes = mpsc::UnboundedReceiver<Vec<u8>>;
 
 struct Subscriber {
@@ -91,16 +91,16 @@ impl Server {
         Self::start(Box::new(faults), since_1970(), None)
     }
 
-    /// Servers that know nothing of each other, with the faults around each of them.
+    /// Servers that know nothing of each other, each with its own faults.
     pub fn several<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
-        // One for all, so that their clocks differ as the faults say.
+        // One epoch for all, so that their clocks differ only by their faults.
         let epoch = since_1970();
         faults.into_iter().map(|faults| Self::start(Box::new(faults), epoch, None)).collect()
     }
 
-    /// The nodes of a cluster, with the faults around each of them. No slot has a node yet.
+    /// The nodes of a cluster, each with its own faults. No node serves a slot yet.
     pub fn cluster<F: Faults>(faults: impl IntoIterator<Item = F>) -> Vec<Self> {
-        // One for all, so that their clocks differ as the faults say.
+        // One epoch for all, so that their clocks differ only by their faults.
         let epoch = since_1970();
         let ports = 7000_u16..;
         let node =
@@ -108,7 +108,7 @@ impl Server {
         let nodes: Vec<_> = ports.zip(faults).map(node).collect();
         for node in &nodes {
             let others = nodes.iter().filter(|other| !Arc::ptr_eq(&other.shared, &node.shared));
-            // Set here only.
+            // Set only here.
             let _ = node.shared.bus.set(others.map(|other| Arc::downgrade(&other.shared)).collect());
         }
         nodes
@@ -133,10 +133,10 @@ impl Server {
         }
     }
 
-    /// The keys that exist, sorted.
+    /// The names of all keys, sorted.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
-        // The clock is set first, so that keys which have expired are not shown.
+        // This sets the clock first, which removes expired keys.
         let keys = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.keys()).unwrap_or_default());
         keys.unwrap_or_default().iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
@@ -146,14 +146,14 @@ impl Server {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&[b"FLUSHALL".to_vec()])));
     }
 
-    /// One command, outside of any script.
+    /// Runs one command outside of any script.
     pub fn command(&self, words: &[&str]) -> Reply {
         let words: Vec<_> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         let reply = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.execute(&words)));
         reply.ok().flatten().unwrap_or(Reply::Nil)
     }
 
-    /// One command of a client, outside of any script. `None`: the server is shut down.
+    /// Runs one command of a client outside of any script. `None`: the server is shut down.
     pub fn answer(&self, words: &[&str]) -> Option<Reply> {
         self.is_up().then(|| self.command(words))
     }
@@ -163,17 +163,17 @@ impl Server {
         self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.snapshot())).ok().flatten()
     }
 
-    /// Puts an earlier state in place of the present one, as a failover to a replica does that was behind.
+    /// Replaces the present state by an earlier one, like a failover to a replica that lagged.
     pub fn restore(&self, snapshot: Snapshot) {
         let _ = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.restore(snapshot)));
     }
 
-    /// Its address in the cluster. `None`: it is in none.
+    /// The node's address. `None`: the server is in no cluster.
     pub fn address(&self) -> Option<&str> {
         Some(&self.shared.member.as_ref()?.address)
     }
 
-    /// CLUSTER SETSLOT: what this node knows of a slot.
+    /// CLUSTER SETSLOT: sets this node's knowledge of a slot.
     pub fn set_slot(&self, number: u16, slot: Slot) {
         self.shared.member.iter().for_each(|member| member.set(number, slot.clone()));
     }
@@ -183,7 +183,7 @@ impl Server {
         self.shared.member.as_ref().map(Member::slots).unwrap_or_default()
     }
 
-    /// MIGRATE: the key is at one of the two at each moment.
+    /// MIGRATE: the key is at one of the two servers at each moment.
     pub fn migrate(&self, key: &str, to: &Self) {
         let dump = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.dump(key.as_bytes())));
         if let Some(dump) = dump.ok().flatten().flatten() {
@@ -191,27 +191,27 @@ impl Server {
         }
     }
 
-    /// Whether they are clones of one server.
+    /// Whether both are clones of the same server.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// Closes all connections and accepts no new ones. The keys stay, and expire in time.
     pub fn shut_down(&self) {
-        // No new connections first, then the end of the present ones. The other way round, a client could attach in
-        // between and stay with a server that is down.
+        // Refuse new connections first, then end the present ones. Otherwise a client could attach in between and
+        // stay with a server that is down.
         self.shared.up.store(false, Ordering::Relaxed);
         self.shared.shutdowns.fetch_add(1, Ordering::Relaxed);
         self.connections().iter().for_each(|connection| self.detach(connection));
     }
 
-    /// Accepts connections again. Clients reconnect by themselves.
+    /// Accepts connections again. Clients reconnect automatically.
     pub fn start_up(&self) {
         self.shared.up.store(true, Ordering::Relaxed);
         self.shared.started.notify_waiters();
     }
 
-    /// Closes the connection of the client with this id. The client reconnects by itself.
+    /// Closes the connection of the client with this id, which reconnects automatically.
     pub fn disconnect(&self, client: &str) {
         let connections = self.connections();
         let of_client = connections.iter().filter(|connection| connection.channel.ends_with(client));
@@ -223,7 +223,7 @@ impl Server {
         lock(&self.shared.connections).values().map(|subscriber| subscriber.connection.clone()).collect()
     }
 
-    /// Connects and subscribes, unless it is shut down.
+    /// Connects and subscribes, unless the server is shut down.
     pub fn attach(&self, channel: &str) -> Option<(Connection, Pushes)> {
         if !self.is_up() {
             return None;
@@ -245,7 +245,7 @@ impl Server {
     pub async fn reattach(&self, client: &str, channel: &str) -> (Connection, Pushes) {
         loop {
             sleep(self.shared.faults.reconnect(client)).await;
-            // Register before `attach` looks: a start between the two is not missed.
+            // Register before `attach` looks, so that no start in between is missed.
             let started = self.shared.started.notified();
             if let Some(attached) = self.attach(channel) {
                 return attached;
@@ -258,13 +258,12 @@ impl Server {
     pub fn detach(&self, connection: &Connection) {
         connection.dead.cancel();
         let mut connections = lock(&self.shared.connections);
-        // The client may have reconnected already. Its new connection stays.
-        // Compares numbers, as the channel stays the same over reconnects.
+        // The client may have reconnected already, and its new connection stays.
+        // Compare numbers, as the channel stays the same over reconnects.
         let is_current = |current: &Subscriber| current.connection.number == connection.number;
         if connections.get(&connection.channel).is_some_and(is_current) {
             connections.remove(&connection.channel);
-            // `subscribe` calls the faults and takes the engine's lock. Do not hold this one
-            // meanwhile.
+            // Release this lock first: `subscribe` calls the faults and takes the engine's lock.
             drop(connections);
             self.subscribe(&connection.channel, false);
         }
@@ -289,22 +288,22 @@ impl Server {
         self.shared.shutdowns.load(Ordering::Relaxed)
     }
 
-    /// Distinguishes it from others in this process.
+    /// Distinguishes this server from others in the process.
     pub fn id(&self) -> String {
         format!("embedded at {:p}", Arc::as_ptr(&self.shared))
     }
 
-    /// The identity of this life of the server: new after each start.
+    /// Identifies this life of the server: new after each start.
     pub fn life(&self) -> String {
         format!("embedded/{}", self.shutdowns() - self.epoch())
     }
 
-    /// What Sentinels count: one for each failover that changed nothing of its life.
+    /// Counts failovers as Sentinels do, but only those that did not change the server's life.
     pub fn epoch(&self) -> u64 {
         self.shared.unnoticed.load(Ordering::Relaxed)
     }
 
-    /// While it was shut down the last time, another server was the primary.
+    /// During its last shutdown, another server was the primary.
     pub fn was_replaced(&self) {
         self.shared.unnoticed.fetch_add(1, Ordering::Relaxed);
     }
@@ -314,7 +313,7 @@ impl Server {
         connection.shutdowns != self.shutdowns()
     }
 
-    /// The copies of a request that are sent, as the faults say.
+    /// The copies of a request that the faults send.
     pub fn deliveries(&self, request: &Request) -> Vec<Delivery> {
         self.shared.faults.request(&request.client, request.name)
     }
@@ -332,14 +331,13 @@ impl Server {
     /// Sets the clock of the keys, then calls `use_it`.
     fn with_engine<T>(&self, use_it: impl FnOnce(&mut Interpreter) -> T) -> Result<T, String> {
         let mut engine = lock(self.shared.engine.as_ref().map_err(Clone::clone)?);
-        // Once for each call, so that the time stands still while a script runs, as in Redis since
-        // 7.2.
+        // Once for each call, so that time does not advance while a script runs. Redis does the same since 7.2.
         let now = self.wall_clock();
         engine.keyspace(|keyspace| keyspace.at(now));
         Ok(use_it(&mut engine))
     }
 
-    /// The time of its clock, in microseconds since 1970: what TIME says to a script.
+    /// The server's clock in microseconds since 1970, which TIME returns to scripts.
     pub fn micros(&self) -> i64 {
         let now = self.with_engine(|engine| engine.keyspace(|keyspace| keyspace.now()));
         now.ok().flatten().unwrap_or_else(|| self.wall_clock())
@@ -351,7 +349,7 @@ impl Server {
         i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
     }
 
-    /// Runs the script and pushes what it published. `None`: the server is shut down.
+    /// Runs the script and pushes its messages. `None`: the server is shut down.
     pub fn serve(&self, request: &Request) -> Option<Reply> {
         if !self.is_up() {
             return None;
@@ -368,7 +366,7 @@ impl Server {
         }
         let (reply, published) = self.run(request, moves);
         let published: Vec<_> = published.iter().map(Published::new).collect();
-        // Before the messages go out. A checker must know of a grant before its client can act on it.
+        // Before the messages go out: a checker must know of a grant before its client can act on it.
         faults.ran(&Ran {
             client,
             script: name,
@@ -379,8 +377,8 @@ impl Server {
             sent: request.sent,
             at: self.micros(),
         });
-        // Pushes go before the reply, as in Redis 7.0. Later versions send the reply first, so the
-        // client relies on neither.
+        // Push before replying, like Redis 7.0. Later versions send the reply first, and the client relies on
+        // neither.
         for Published { channel, message, .. } in published {
             for other in self.shared.bus.get().into_iter().flatten().filter_map(Weak::upgrade) {
                 Self { shared: other }.push(&channel, message.clone());
@@ -390,7 +388,7 @@ impl Server {
         Some(reply)
     }
 
-    /// The reply, and what was published.
+    /// Returns the reply and the published messages.
     fn run(&self, request: &Request, moves: Moves) -> (Reply, Vec<Message>) {
         let Request { client, name, text, keys, args, .. } = request;
         let keys: Vec<_> = keys.iter().map(String::as_bytes).collect();
@@ -404,20 +402,19 @@ impl Server {
             let reply = engine.eval(name, text, &keys, &args);
             // A script with fewer commands must not leave this to the next one.
             engine.keyspace(|keyspace| (keyspace.refused, keyspace.moves) = (None, Moves::Rests));
-            // Taken under the same lock as the run. Otherwise another script's messages could get
-            // among them.
+            // Under the same lock as the run. Otherwise another script's messages could mix with these.
             let published = engine.keyspace(|keyspace| std::mem::take(&mut keyspace.published));
             (reply, published.unwrap_or_default())
         });
         let (reply, published) = ran.unwrap_or_else(|why| (Reply::Error(format!("ERR {why}")), Vec::new()));
         match reply {
-            // Redis' text for an error that was raised inside a script.
+            // Redis adds this to an error raised inside a script.
             Reply::Error(text) => (Reply::Error(format!("{text} script: embedded")), published),
             reply => (reply, published),
         }
     }
 
-    /// Whether a script may run here; otherwise the error that redirects it.
+    /// Whether a script may run here. Otherwise returns the error that redirects it.
     fn route(&self, request: &Request) -> Result<Moves, String> {
         let Some(member) = &self.shared.member else { return Ok(Moves::Rests) };
         let route = self.with_engine(|engine| engine.keyspace(|keyspace| member.route(request, keyspace)));
@@ -440,7 +437,7 @@ impl Server {
 }
 
 fn arrive(pushes: mpsc::UnboundedSender<Vec<u8>>, message: Vec<u8>, delay: Duration) {
-    // An error means that the connection is closed. The message is lost with it.
+    // Sending fails if the connection is closed. The message disappears with it.
     if delay.is_zero() {
         let _ = pushes.send(message);
     } else {
@@ -453,11 +450,11 @@ fn arrive(pushes: mpsc::UnboundedSender<Vec<u8>>, message: Vec<u8>, delay: Durat
 
 fn since_1970() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Whole seconds, so that a simulation does not depend on when it is run.
+    // Whole seconds, so that a simulation does not depend on when it runs.
     Duration::from_secs(since.as_secs())
 }
 
-/// A channel ends with the id of its client.
+/// A channel ends with its client's id.
 fn client_of(channel: &str) -> &str {
     channel.rsplit(':').next().unwrap_or_default()
 }

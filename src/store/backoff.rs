@@ -6,42 +6,41 @@ use tokio::time::sleep;
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
-/// A connection that died before this age is no proof of a server that works.
+/// A connection that died before this age does not prove that the server works.
 const YOUNG: Duration = Duration::from_secs(1);
-/// The pause after a young connection died: it proves that the server can be reached at least.
+/// The pause after a young connection died. At least the client could reach the server.
 const AFTER_A_YOUNG_ONE: Duration = Duration::from_millis(25);
 
-/// Pauses that double from 20 ms to 2 s. Each has jitter, so that a thousand clients do not come back
-/// in step.
+/// Pauses that double from 20 ms to 2 s. Jitter keeps a thousand clients from coming back in step.
 pub struct Backoff {
     next: Duration,
     random: u64,
 }
 
 impl Backoff {
-    /// For connections: the first try is at once.
+    /// For connections: the first try is immediate.
     pub fn reconnect() -> Self {
-        // Random, as the simulator does not use this: there `Faults` sets the time of a reconnect.
+        // Random, since the simulator does not use this: there, `Faults` decides when to reconnect.
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self { next: Duration::ZERO, random: seed }
     }
 
-    /// For requests: the first pause is about 20 ms. The same seed gives the same pauses, which the
-    /// simulator needs to repeat a run.
+    /// For requests: the first pause is about 20 ms. The same seed gives the same pauses, so that the simulator can
+    /// repeat a run.
     pub fn retry(seed: u64) -> Self {
         Self { next: SHORTEST, random: seed }
     }
 
-    /// A connection has ended after that time. A server that accepts and then closes at once must not
-    /// be flooded with new connections.
+    /// A connection has ended after this time. If a server accepts and closes at once, the client must not flood it
+    /// with new connections.
     pub fn connection_lived_for(&mut self, life: Duration) {
         self.next = if life > YOUNG { Duration::ZERO } else { self.next.min(AFTER_A_YOUNG_ONE) };
     }
 
-    /// The length of the next pause: half to one and a half of the nominal one.
+    /// The length of the next pause: half to one and a half times the nominal one.
     pub fn next(&mut self) -> Duration {
         let pause = self.next.mul_f64(0.5 + self.jitter());
-        // Zero doubled stays zero: the clamp is what makes the second pause longer than the first.
+        // Zero doubled stays zero: the clamp makes the second pause longer than the first.
         self.next = (2 * self.next).clamp(SHORTEST, LONGEST);
         pause.min(LONGEST)
     }

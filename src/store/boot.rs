@@ -18,9 +18,7 @@ pub struct Boot {
     freeze: Duration,
     /// The end of the last logged freeze, by the server's clock.
     said: AtomicU64,
-    /// The server's last answer.
     frozen_until: AtomicU64,
-    /// The answer that the listener knows.
     told: AtomicU64,
 }
 
@@ -49,12 +47,12 @@ impl Boot {
         self.frozen_until.load(Ordering::Relaxed)
     }
 
-    /// `life`: another one after each start and each promotion of the server. `epoch`: see [`Place`].
+    /// `life`: a different text after each start and promotion of the server. `epoch`: see [`Place`].
     pub fn request(&self, life: String, epoch: u64) -> Request {
         Request { key: self.key.clone(), life, epoch, freeze: self.freeze }
     }
 
-    /// Reads the reply, and logs that the server is frozen: once for each freeze.
+    /// Reads the reply, and logs each freeze of the server once.
     pub fn booted(&self, reply: &ScriptReply, address: &str) -> Result<(), Malformed> {
         let mut fields = Fields::new(reply);
         let head = Head::decode(&mut fields)?;

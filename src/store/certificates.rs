@@ -1,11 +1,11 @@
-//! The certificates by which TLS verifies the server, and the server verifies this client.
+//! The certificates that TLS uses to verify the server, and the server to verify this client.
 
 use std::fmt;
 
-/// The certificates for TLS, as a [provider](crate::ConnectOptions::certificates_provider) returns them. `Debug` does not show
-/// the key.
+/// The certificates for TLS. A [certificates provider](crate::ConnectOptions::certificates_provider) returns them.
+/// `Debug` does not show the key.
 ///
-/// Without a root certificate it trusts the authorities of the machine.
+/// Without a root certificate the client trusts the authorities of the machine.
 ///
 /// ```no_run
 /// # fn example() -> std::io::Result<()> {
@@ -51,8 +51,8 @@ impl Certificates {
         Self::default()
     }
 
-    /// Trusts these authorities, as PEM, and not those of the machine. Several may follow one another, such as the old one
-    /// and the new one while servers change over.
+    /// Trusts these authorities (PEM) instead of the machine's. The text may contain several, such as the old and the
+    /// new one while servers change over.
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -64,7 +64,7 @@ impl Certificates {
         self
     }
 
-    /// Shows the server this certificate: the certificate and its private key, as PEM.
+    /// Presents this client certificate to the server: the certificate and its private key, as PEM.
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {

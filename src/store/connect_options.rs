@@ -1,4 +1,4 @@
-//! Where a server is and how to sign in there: the content of a URL, and more.
+//! Where a server is and how to sign in there: everything in a URL, and more.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use super::source::Source;
 /// Where a server is and how to sign in there, for
 /// [`LockClientBuilder::connect_with`](crate::LockClientBuilder::connect_with).
 ///
-/// A URL is the short way to write one: [`from_url`](Self::from_url). `Debug` shows no password and no key.
+/// A URL is the short form: see [`from_url`](Self::from_url). `Debug` shows neither passwords nor keys.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -30,7 +30,7 @@ pub struct ConnectOptions {
     pub(crate) database: u32,
     pub(crate) sign_in: SignIn,
     pub(crate) tls: Option<TlsOptions>,
-    /// User and password at the Sentinels: they have accounts of their own.
+    /// User and password for the Sentinels, which have accounts of their own.
     pub(crate) sentinel_sign_in: Credentials,
     /// The Sentinels use no TLS, although the servers do.
     pub(crate) sentinels_are_plain: bool,
@@ -44,7 +44,7 @@ pub enum Topology {
         service: String,
         sentinels: Vec<Address>,
     },
-    /// Some nodes of the cluster. They name the others.
+    /// Some nodes of the cluster, which name the others.
     Cluster {
         seeds: Vec<Address>,
     },
@@ -68,14 +68,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// User and password, or who is asked for them.
+/// User and password: fixed, or from a provider.
 pub type SignIn = Source<Credentials>;
 
 /// The certificates for TLS: fixed, or from a provider.
 pub type TlsOptions = Source<Certificates>;
 
-/// A user and a password, as a [provider](ConnectOptions::credentials_provider) of credentials returns them.
-/// `Debug` does not show the password.
+/// A user and a password. A [credentials provider](ConnectOptions::credentials_provider) returns them. `Debug` does
+/// not show the password.
 ///
 /// ```
 /// let credentials = fairlock::Credentials::new("worker", "secret");
@@ -88,7 +88,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// A user and their password.
+    /// A user and password.
     ///
     /// ```
     /// let credentials = fairlock::Credentials::new("worker", "secret");
@@ -97,7 +97,7 @@ impl Credentials {
         Self { username: Some(username.into()), password: Some(password.into()) }
     }
 
-    /// A password of the user `default`, as `requirepass` sets it.
+    /// A password for the user `default`, as set by `requirepass`.
     ///
     /// ```
     /// let credentials = fairlock::Credentials::of_default_user("secret");
@@ -107,12 +107,12 @@ impl Credentials {
     }
 
     pub(crate) fn username(&self) -> Option<&str> {
-        // An empty user, as in `redis://:secret@host`, means the user `default`.
+        // An empty user (`redis://:secret@host`) means the user `default`.
         self.username.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// A user without a password is sent with an empty one: otherwise nothing would be sent, and the
-    /// server would take the client for the user `default`.
+    /// If the user has no password, the client sends an empty one. Without one it would not sign in, and the server
+    /// would treat it as the user `default`.
     pub(crate) fn password(&self) -> Option<&str> {
         self.password.as_deref().or(self.username().map(|_| ""))
     }
@@ -147,7 +147,7 @@ impl fmt::Display for ConnectOptions {
     }
 }
 
-/// With commas, as in a URL.
+/// Separated by commas, for a URL.
 pub fn list(addresses: &[Address]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
@@ -157,7 +157,7 @@ fn tcp_addresses<H: Into<String>>(servers: impl IntoIterator<Item = (H, u16)>) -
 }
 
 impl ConnectOptions {
-    /// A server at a host name or an IP address, and a port: 6379 is usual.
+    /// A server at a host name or IP address and a port, usually 6379.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6379);
@@ -166,7 +166,7 @@ impl ConnectOptions {
         Self::at(Topology::Single(Address::Tcp { host: host.into(), port }))
     }
 
-    /// A server on this machine, at the path of its Unix socket.
+    /// A server on this machine, at this path of a Unix socket.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::unix("/run/redis/redis.sock");
@@ -175,9 +175,9 @@ impl ConnectOptions {
         Self::at(Topology::Single(Address::Unix(path.into())))
     }
 
-    /// The primary of a service that Sentinels watch: its name in `sentinel monitor`, and the Sentinels
-    /// as host and port (26379 is usual). List all of them: more than half of those listed have to name
-    /// the same primary before it is believed.
+    /// The primary of a service that Sentinels watch. `service` is its name in `sentinel monitor`; each Sentinel is a
+    /// host and a port, usually 26379. List all of the Sentinels: the client believes in a primary only if more than
+    /// half of those listed name it.
     ///
     /// ```
     /// let sentinels = [("s1.internal", 26379), ("s2.internal", 26379), ("s3.internal", 26379)];
@@ -191,7 +191,7 @@ impl ConnectOptions {
         Self::at(Topology::Sentinel { service: service.into(), sentinels: tcp_addresses(sentinels) })
     }
 
-    /// A Redis or Valkey Cluster, by some of its nodes as host and port. They name the others.
+    /// A Redis or Valkey Cluster. Pass host and port of some of its nodes; they name the others.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::cluster([("n1.internal", 6379), ("n2.internal", 6379)]);
@@ -212,7 +212,7 @@ impl ConnectOptions {
         }
     }
 
-    /// The number of the database. Defaults to 0.
+    /// The database number. Defaults to 0.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6379).database(1);
@@ -222,8 +222,8 @@ impl ConnectOptions {
         self
     }
 
-    /// The user. Defaults to `default`. A user without a [password](Self::password) is sent with an
-    /// empty one, which a user with `nopass` accepts.
+    /// The user. Defaults to `default`. Without a [password](Self::password) the client sends an empty one, which the
+    /// server accepts for a user with `nopass`.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6379).username("worker");
@@ -244,13 +244,12 @@ impl ConnectOptions {
         self
     }
 
-    /// Asks for user and password anew at each connect and each reconnect, for tokens that end. It
-    /// stands in place of [`username`](Self::username) and [`password`](Self::password).
+    /// Asks for user and password again at each connect and reconnect, for tokens that expire. Use it instead of
+    /// [`username`](Self::username) and [`password`](Self::password).
     ///
-    /// Its time counts as part of the operation time-out. When it fails or panics at a reconnect, the
-    /// client tries again, as with a server that does not answer. It runs in a task of its own. What blocks its
-    /// thread belongs into `tokio::task::spawn_blocking`, as everywhere in async code: a runtime of one thread, and with it
-    /// the renewal of all locks, stands still meanwhile.
+    /// The operation time-out includes the provider's time. If the provider fails or panics at a reconnect, the
+    /// client tries again, as if the server had not answered. The provider runs in a task of its own. Put blocking
+    /// code into `tokio::task::spawn_blocking`: on a single-threaded runtime it would block the renewal of all locks.
     ///
     /// ```
     /// use fairlock::{ConnectOptions, Credentials};
@@ -282,7 +281,7 @@ impl ConnectOptions {
         self
     }
 
-    /// The password at the Sentinels. Defaults to none: that of the servers is not sent to them.
+    /// The password at the Sentinels. Defaults to none: the client does not send them the servers' password.
     ///
     /// ```
     /// let url = "redis-sentinel://:secret@s1.internal,s2.internal,s3.internal/mymaster";
@@ -295,7 +294,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Asks the Sentinels without TLS, although the servers use it. Defaults to the same for both.
+    /// Connects to the Sentinels without TLS even if the servers use it. By default both use TLS or neither does.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::sentinel("mymaster", [("s1.internal", 26379)]).tls();
@@ -310,8 +309,8 @@ impl ConnectOptions {
 
     /// Uses TLS, and trusts the certificate authorities of the machine.
     ///
-    /// Their files are read once, when the client is made, and on the thread that does so: some milliseconds, which with
-    /// [`root_certificate`](Self::root_certificate) are not needed.
+    /// The thread that makes the client reads their files, once, which takes some milliseconds. With
+    /// [`root_certificate`](Self::root_certificate) it does not read them.
     ///
     /// ```
     /// let options = fairlock::ConnectOptions::tcp("redis.internal", 6380).tls();
@@ -323,7 +322,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Uses TLS, and trusts these certificate authorities, as PEM, and not those of the machine.
+    /// Uses TLS, and trusts these certificate authorities (PEM) instead of the machine's.
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -339,7 +338,7 @@ impl ConnectOptions {
         self
     }
 
-    /// Uses TLS, and shows the server this certificate: the certificate and its private key, as PEM.
+    /// Uses TLS, and presents this client certificate to the server: the certificate and its private key, as PEM.
     ///
     /// ```no_run
     /// # fn example() -> std::io::Result<()> {
@@ -357,14 +356,15 @@ impl ConnectOptions {
         self
     }
 
-    /// Uses TLS, and asks for the certificates at each connect and each reconnect, to a server or a Sentinel: for an authority
-    /// that is replaced, and client certificates that expire, while the program runs. It replaces
+    /// Uses TLS, and asks for the certificates at each connect and reconnect to a server or a Sentinel. A running
+    /// program can thus change to a new authority or renew its client certificate. Use it instead of
     /// [`root_certificate`](Self::root_certificate) and [`client_certificate`](Self::client_certificate).
     ///
-    /// Certificates that are the same as before are not parsed again. Those of the machine, which count if the provider returns
-    /// no root certificate, are read once. A provider runs under the same rules as a
-    /// [`credentials_provider`](Self::credentials_provider): in a task of its own, within the operation time-out, and again at the next
-    /// attempt if it fails, or if TLS cannot use what it returned, such as half of a file.
+    /// The client parses certificates again only if they have changed. If the provider returns no root certificate,
+    /// the client trusts the machine's authorities, which it reads once. The provider follows the rules of a
+    /// [`credentials_provider`](Self::credentials_provider): it runs in a task of its own and within the operation
+    /// time-out. The client asks again at the next attempt if the provider fails, or if TLS cannot use its
+    /// certificates, such as half a file.
     ///
     /// ```
     /// use fairlock::{Certificates, ConnectOptions};
@@ -414,7 +414,7 @@ impl ConnectOptions {
             _ => {}
         }
         let for_sentinels = self.sentinels_are_plain || self.sentinel_sign_in != Credentials::default();
-        // Silently ignored, they would look as if they protected something.
+        // If they were ignored, the user would think that they protect something.
         if for_sentinels && !matches!(self.topology, Topology::Sentinel { .. }) {
             return Err(OptionsError::NoSentinels);
         }
@@ -432,7 +432,7 @@ impl Address {
     fn check(&self) -> Result<(), OptionsError> {
         Err(OptionsError::Address(match self {
             Self::Tcp { host, .. } if host.is_empty() => "the host is empty",
-            // The place of the user and the port is elsewhere: this would be looked up as a name.
+            // User and port belong elsewhere. The resolver would take all of this for a name.
             Self::Tcp { host, .. } if host.contains(['/', '@', ' ', ',']) => {
                 "the host must be a name or an IP address, without anything else"
             }
@@ -453,7 +453,7 @@ mod tests {
         #[cfg(feature = "tls")]
         let options = options.client_certificate("public", "hush");
         let shown = format!("{options:?} {options:#?}");
-        // As bytes, too.
+        // The bytes must not show either.
         assert!(!shown.contains("104, 117"), "{shown}");
         assert!(shown.contains("worker") && !shown.contains("hush"), "{shown}");
     }

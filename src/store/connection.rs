@@ -1,4 +1,4 @@
-//! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, hears pushes.
+//! One RESP3 connection to Redis or Valkey: sends scripts, reads replies, receives pushes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use super::options::IN_FLIGHT;
 use super::script::{self, Script};
 use crate::sync::Mutex;
 
-/// Requests share it behind one `Arc`: to copy its parts for each of them costs more.
+/// Requests share it in one `Arc`: cloning its parts for each request costs more.
 pub struct Connection {
     pub io: MultiplexedConnection,
     pub dead: CancellationToken,
-    /// In a cluster the id of this node, and a colon: a part of the channels that belong to it. The bus carries every
-    /// message to all nodes. With it a client receives only messages of the node that serves the slot, and not of a
-    /// primary that was replaced while it was frozen, nor a grant that found no subscriber at the node and was taken
-    /// back.
+    /// In a cluster, the id of this node and a colon, as part of its channels' names. The bus carries every message
+    /// to all nodes. With the tag, a client receives messages only from the node that serves the slot: not from a
+    /// primary that was replaced while it was frozen, and not a grant that found no subscriber at the node and was
+    /// taken back.
     pub channel_tag: String,
     /// Marks the connection as dead when its last user drops it.
     _last: DropGuard,
@@ -41,15 +41,15 @@ impl link::Connection for Arc<Connection> {
 }
 
 impl Connection {
-    /// Signs in over a fresh connection. No database is chosen yet: a cluster and a Sentinel refuse that before their
-    /// errors could name them.
+    /// Signs in over a fresh connection. It does not choose a database yet: a cluster and a Sentinel refuse that, and
+    /// the client could not report the real problem.
     pub async fn open(
         io: Box<dyn Io>,
         credentials: &Credentials,
         handle: impl Fn(&[u8]) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        // With RESP3 one connection carries replies and pushes, so that both are up or both are down. Without CLIENT SETINFO,
-        // which would be one more right: a server logs each denial.
+        // With RESP3, one connection carries replies and pushes, so that both are up or both are down. Without CLIENT
+        // SETINFO, which would need another right: a server logs each denial.
         let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         if let Some(username) = credentials.username() {
             info = info.set_username(username);
@@ -58,27 +58,27 @@ impl Connection {
             info = info.set_password(password);
         }
         let dead = CancellationToken::new();
-        // No time-out of the crate's own, which is 500 ms by default. The machine has one, and the driver notifies the supervisor
-        // when it passes (decision 44).
+        // Turn off the crate's own time-out, 500 ms by default. The machine has one, and the driver notifies the
+        // supervisor when it expires (decision 44).
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
-            // A request is in the driver's hands when its future was polled once, if the channel has room. It has few places by
-            // default.
+            // If the channel has room, the driver gets a request at the first poll of its future. By default it has
+            // little room.
             .set_pipeline_buffer_size(4 * IN_FLIGHT)
             .set_push_sender(on_push(dead.clone(), handle));
         let (io, driver) = MultiplexedConnection::new_with_config(&info, io, config).await?;
-        // The task that reads and writes. On a dead line it would wait for what is in flight without an end. When it ends,
-        // each request that is in flight fails: it may have run, and waiting for its time-out would only delay the retry.
-        // Ended from outside: a look at the token with each poll of the driver costs more than a task for each connection.
+        // The task that reads and writes. On a dead line it would wait without end for the replies in flight. When
+        // the task ends, each request in flight fails: it may have run, and waiting for its time-out would only delay
+        // the retry. A second task aborts it, since checking the token at each poll of the driver would cost more.
         let driver = tokio::spawn(driver).abort_handle();
         tokio::spawn(dead.clone().cancelled_owned().map(move |()| driver.abort()));
         let last = dead.clone().drop_guard();
         Ok(Self { io, dead, channel_tag: String::new(), _last: last })
     }
 
-    /// EVAL for the first call of a script, and EVALSHA for those behind it. A server that has lost its
-    /// scripts is sent the text at once, and again with each retry until it has it: over a link that is
-    /// so slow that both do not fit into one operation time-out, a script would never run otherwise.
+    /// Sends EVAL for the first call of a script, and EVALSHA for the calls after it. If the server has lost its
+    /// scripts, the client sends the text at once, and with each retry until the server has it. Over a link too slow
+    /// for both within one operation time-out, the script would never run otherwise.
     pub async fn evaluate(
         &self,
         known: &KnownScripts,
@@ -93,11 +93,11 @@ impl Connection {
                 outcome => return self.read(outcome?),
             }
         }
-        // Boxed, because it is rare: every call would have room for it otherwise.
+        // Boxed, because it is rare: otherwise every call would reserve room for it.
         Box::pin(self.evaluate_text(known, script, call, request)).await
     }
 
-    /// The EVALSHA of a script that the server knows.
+    /// The EVALSHA, if the server knows the script.
     pub fn command_by_sha1(&self, known: &KnownScripts, call: Call<'_>, request: u64) -> Option<redis::Cmd> {
         self.first_command(known, call, request).1
     }
@@ -120,7 +120,7 @@ impl Connection {
         self.read(value)
     }
 
-    /// What is no reply of a script belongs to another request, as do all behind it.
+    /// If this is not a reply of a script, it belongs to another request, and so do all replies after it.
     fn read(&self, value: Value) -> Result<ScriptReply, RequestError> {
         read(value).inspect_err(|_| self.dead.cancel())
     }
@@ -131,11 +131,11 @@ impl Connection {
     }
 
     async fn send_call(&self, command: &redis::Cmd, asking: bool) -> Result<Value, RequestError> {
-        // Boxed, because it is rare: every call would have room for it otherwise.
+        // Boxed, because it is rare: otherwise every call would reserve room for it.
         if asking { Box::pin(self.send_asking(command)).await } else { self.send(command).await }
     }
 
-    /// In one write: ASKING is good for the next command of the connection, which must be this one.
+    /// In one write: ASKING applies to the connection's next command, which must be this one.
     async fn send_asking(&self, command: &redis::Cmd) -> Result<Value, RequestError> {
         let mut pipe = redis::pipe();
         pipe.cmd("ASKING").add_command(command.clone());
@@ -145,7 +145,8 @@ impl Connection {
         reply.map_err(|error| self.failed(error))
     }
 
-    /// The script, and the EVALSHA if the server knows it. No `async fn`, which would keep room for the command.
+    /// The script, and the EVALSHA if the server knows it. Not an `async fn`, which would reserve room for the
+    /// command.
     fn first_command(
         &self,
         known: &KnownScripts,
@@ -165,10 +166,9 @@ impl Connection {
         for arg in sent.args() {
             (args, length) = (args + arg.count(), length + arg.len_at_most());
         }
-        // Allocated once: growing it argument by argument cost more than the rest of a call here.
+        // Allocate once: growing it with each argument cost more than everything else in a call here.
         let mut command = redis::Cmd::with_capacity(4 + keys + args, 40 + script.len() + length);
-        // The number of the request comes first in every script. Its echo in the reply distinguishes a shifted reply
-        // from the right one (P1).
+        // The request's number comes first in every script. Its echo in the reply exposes shifted replies (P1).
         command.arg(verb).arg(script).arg(keys);
         for key in sent.keys() {
             command.arg(key);
@@ -190,8 +190,9 @@ impl Connection {
     fn failed(&self, error: RedisError) -> RequestError {
         match refusal(&error) {
             Some(refusal) => RequestError::Refused(refusal),
-            // No reply from the server, so the connection has failed. Mark it now: requests that are sent before the
-            // driver reports it would be lost as well. The crate's words for it are those of a parser or of a pipe.
+            // The server did not reply, so the connection has failed. Mark it now: otherwise the client would also
+            // lose requests that it sends before the driver reports it. The crate's error would talk about a parser
+            // or a pipe.
             None => {
                 self.dead.cancel();
                 RequestError::Unanswered(Arc::new(Fault::Disconnected))
@@ -200,7 +201,8 @@ impl Connection {
     }
 }
 
-/// The scripts that a server was sent. It may forget them by SCRIPT FLUSH or a restart, and then says so.
+/// The scripts that the client has sent to a server. SCRIPT FLUSH or a restart makes the server forget them, which it
+/// reports.
 #[derive(Default)]
 pub struct KnownScripts(Mutex<BTreeSet<ScriptName>>);
 
@@ -210,8 +212,8 @@ impl KnownScripts {
     }
 }
 
-/// A script is known from when its text is sent: the server runs what comes behind it later. Dropped without an answer, it
-/// is not known.
+/// A script is known from the moment the client sends its text, since the server runs later requests after it.
+/// Dropping this without an answer makes the script unknown again.
 struct Sending<'a> {
     known: &'a KnownScripts,
     script: &'static Script,
@@ -234,15 +236,15 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// The server's own error, as opposed to one of the connection.
+/// The server's own error, as opposed to an error of the connection.
 pub fn refusal(error: &RedisError) -> Option<Refusal> {
-    // The crate gives a refused sign-in a kind of its own, without the server's code.
+    // The crate has its own kind for a refused sign-in, without the server's code.
     let code = error.code().or_else(|| (error.kind() == ErrorKind::AuthenticationFailed).then_some("WRONGPASS"))?;
     Some(Refusal::new(code, error.detail().unwrap_or_default()))
 }
 
 fn read(value: Value) -> Result<ScriptReply, RequestError> {
-    // A reply in no known form is not a refusal: the script has run, so its outcome is unknown.
+    // A reply of unknown form is not a refusal: the script has run, and its outcome is unknown.
     let unknown = |what: String| RequestError::Unanswered(Arc::new(Malformed(what)));
     let values = match value {
         Value::BulkString(bytes) => return Ok(ScriptReply::Text(bytes)),
@@ -253,7 +255,7 @@ fn read(value: Value) -> Result<ScriptReply, RequestError> {
         Value::Int(number) => Ok(Field::Int(number)),
         Value::BulkString(bytes) => Ok(Field::Text(bytes)),
         Value::SimpleString(text) => Ok(Field::Text(text.into_bytes())),
-        // The crate has a value of its own for the text OK.
+        // The crate has a separate value for the text OK.
         Value::Okay => Ok(Field::Text(b"OK".to_vec())),
         other => Err(unknown(format!("{other:?} inside an array"))),
     };
@@ -267,10 +269,10 @@ fn on_push(
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync {
     move |push: PushInfo| {
         match (push.kind, push.data.as_slice()) {
-            // The driver says this once, when the connection breaks. A frozen server causes no such
-            // push, which is why the supervisor pings.
+            // The driver reports this once, when the connection breaks. A frozen server causes no such push, so the
+            // supervisor pings.
             (PushKind::Disconnection, _) => dead.cancel(),
-            // A server that was frozen may go on after another one has taken over. Its grants are over.
+            // A frozen server may continue after another one has taken over. Its grants have ended.
             _ if dead.is_cancelled() => {}
             // The first element is the channel. A client listens on one only.
             (PushKind::Message, [_, Value::BulkString(payload), ..]) => handle(payload),

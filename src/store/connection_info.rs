@@ -1,4 +1,4 @@
-//! From the redis crate's description of a server to options.
+//! Converts the redis crate's description of a server into options.
 
 use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 
@@ -7,9 +7,9 @@ use super::error::ConnectionInfoError;
 
 /// Takes over the address, TLS, the database, the user and the password.
 ///
-/// What concerns the redis crate's own connections has no meaning here, and is ignored: the version of the protocol (a lock needs RESP3),
-/// the name of the library, and settings of TCP. [`Client::get_connection_info`](redis::Client::get_connection_info) has the description of a
-/// client.
+/// Ignores settings for the redis crate's own connections: the protocol version (a lock needs RESP3), the library
+/// name, and TCP settings. To connect like an existing client, use
+/// [`Client::get_connection_info`](redis::Client::get_connection_info).
 ///
 /// ```
 /// use fairlock::{ConnectOptions, ConnectionInfoError};
@@ -25,7 +25,7 @@ use super::error::ConnectionInfoError;
 /// ```
 ///
 /// # Errors
-/// [`ConnectionInfoError`] names the part that cannot be taken over.
+/// [`ConnectionInfoError`] names the part that fairlock cannot use.
 impl TryFrom<&ConnectionInfo> for ConnectOptions {
     type Error = ConnectionInfoError;
 
@@ -34,7 +34,7 @@ impl TryFrom<&ConnectionInfo> for ConnectOptions {
     }
 }
 
-/// The same by value.
+/// The same, by value.
 impl TryFrom<ConnectionInfo> for ConnectOptions {
     type Error = ConnectionInfoError;
 
@@ -49,8 +49,8 @@ fn at(address: &ConnectionAddr) -> Result<ConnectOptions, ConnectionInfoError> {
         ConnectionAddr::Tcp(host, port) => Ok(single(Address::Tcp { host: host.clone(), port: *port })),
         ConnectionAddr::Unix(path) => Ok(single(Address::Unix(path.clone()))),
         ConnectionAddr::TcpTls { insecure: true, .. } => Err(ConnectionInfoError::Insecure),
-        // Without these certificates the client would trust authorities that the user has not chosen, or the server would
-        // refuse it.
+        // Without these certificates the client would trust authorities that the user did not choose, or the server
+        // would refuse the client.
         ConnectionAddr::TcpTls { tls_params: Some(_), .. } => Err(ConnectionInfoError::Certificates),
         ConnectionAddr::TcpTls { .. } if !cfg!(feature = "tls") => Err(ConnectionInfoError::TlsNotBuilt),
         ConnectionAddr::TcpTls { host, port, .. } => {
@@ -63,7 +63,7 @@ fn at(address: &ConnectionAddr) -> Result<ConnectOptions, ConnectionInfoError> {
 }
 
 impl ConnectOptions {
-    /// With the user, the password and the database of the redis crate's settings.
+    /// Adds the user, password and database of the redis crate's settings.
     pub(super) fn signed_in(mut self, settings: &RedisConnectionInfo) -> Result<Self, ConnectionInfoError> {
         if let Some(username) = settings.username() {
             self = self.username(username);
@@ -71,7 +71,7 @@ impl ConnectOptions {
         if let Some(password) = settings.password() {
             self = self.password(password);
         }
-        // The crate takes a negative number. It is refused here, and not by the server at SELECT.
+        // The crate accepts a negative number. Refuse it here, before SELECT would fail.
         let database = u32::try_from(settings.db()).map_err(|_| ConnectionInfoError::Database(settings.db()))?;
         Ok(self.database(database))
     }

@@ -1,5 +1,5 @@
-//! The way to a server: its name, a TCP connection or a Unix socket, and TLS. Each step has words of its own for
-//! what can go wrong, so that the first line of an error is enough to mend it.
+//! The way to a server: its name, a TCP connection or a Unix socket, and TLS. Each step has error texts of its own,
+//! so that their first line is enough to fix the problem.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +22,7 @@ use super::tls::{Certified, Peers, Tls};
 
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// How to sign in to servers, and by which TLS: the same for all servers of one kind.
+/// How to sign in to servers, and which TLS to use. All servers of one kind share it.
 pub struct Access {
     sign_in: SignIn,
     names: Names,
@@ -31,12 +31,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// Reads the certificates once, unless there is a provider: each reconnect uses them again.
+    /// Reads the certificates once, unless there is a provider. Each reconnect uses them again.
     pub fn new(sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
         Self::to(None, sign_in, tls)
     }
 
-    /// The same for the nodes of the cluster that these seeds belong to.
+    /// The same, for the nodes of the cluster that these seeds belong to.
     pub fn of_cluster(seeds: &[Address], sign_in: SignIn, tls: Option<&TlsOptions>) -> Result<Arc<Self>, ConnectError> {
         Self::to(Some(seeds), sign_in, tls)
     }
@@ -53,12 +53,12 @@ impl Access {
     }
 }
 
-/// An address, and which failover has led there.
+/// An address, and the failover that has led there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub address: Address,
-    /// As Sentinels count failovers, for `strict_restart`: a primary may come back without having been demoted, and
-    /// does not know what the one in between has granted. 0 without Sentinels.
+    /// The Sentinels' failover count, for `strict_restart`: a primary may come back without having been demoted, and
+    /// does not know the grants of the primary in between. 0 without Sentinels.
     pub epoch: u64,
 }
 
@@ -68,11 +68,11 @@ impl Place {
     }
 }
 
-/// A server that can be dialled again and again.
+/// A server that can be dialled repeatedly.
 #[derive(Clone)]
 pub struct Target {
     pub place: Place,
-    /// The source of the server's address: an error may be its fault.
+    /// Where the server's address comes from: an error may be that source's fault.
     named_by: Option<Arc<str>>,
     access: Arc<Access>,
 }
@@ -106,7 +106,6 @@ impl Target {
         Self { place, named_by, access }
     }
 
-    /// For messages.
     pub fn address(&self) -> String {
         let address = &self.place.address;
         self.named_by.as_ref().map_or_else(|| address.to_string(), |named_by| format!("{address} ({named_by})"))
@@ -120,11 +119,11 @@ impl Target {
         self.unreachable(Arc::new(obstacle))
     }
 
-    /// The first exchange of a connection broke off, or its answer is none of Redis.
+    /// The first exchange on a connection broke off, or the answer is not from Redis.
     pub fn broken_off(&self, error: &RedisError) -> ConnectError {
         let text = error.to_string();
-        // In TLS 1.3 the client's handshake is over before the server has looked at its certificate.
-        // So a refused certificate shows up as an alert in the first read.
+        // In TLS 1.3 the client's handshake ends before the server has checked the client's certificate. So the first
+        // read reports a refused certificate as an alert.
         if text.contains("fatal alert") {
             return ConnectError::Certificate { address: self.address(), reason: format!("{text}; {WANTED}") };
         }
@@ -135,12 +134,12 @@ impl Target {
         self.obstacle(Obstacle::Silent(limit.limit))
     }
 
-    /// Asks the provider, if there is one, each time anew.
+    /// Asks the provider, if there is one, each time.
     pub async fn credentials(&self, limit: Limit) -> Result<Credentials, ConnectError> {
         limit.ask(&self.access.sign_in).await.map_err(ConnectError::CredentialsProvider)
     }
 
-    /// The host name that has to be looked up. `None`: it is an IP address, or a socket.
+    /// The host name to look up. `None`: it is an IP address or a socket.
     pub fn name(&self) -> Option<Name> {
         match &self.place.address {
             Address::Tcp { host, port } if host.parse::<IpAddr>().is_err() => Some((host.clone(), *port)),
@@ -148,7 +147,7 @@ impl Target {
         }
     }
 
-    /// The addresses that the name leads to now. A socket has none.
+    /// The addresses that the name resolves to now. A socket has none.
     pub async fn look_up(&self, limit: Limit) -> Result<Vec<SocketAddr>, ConnectError> {
         if let Some(name) = self.name() {
             let answer = limit.run(self.resolve(&name)).await;
@@ -160,16 +159,16 @@ impl Target {
         })
     }
 
-    /// The same, for as long as the resolver takes.
+    /// The same, without a limit: it takes as long as the resolver does.
     pub async fn resolve(&self, name: &Name) -> Answer {
         self.access.names.look_up(name).await
     }
 
-    /// A connection to one of these addresses, not yet used.
+    /// A new connection to one of these addresses.
     pub async fn dial(&self, addresses: &[SocketAddr], limit: Limit) -> Result<Stream, ConnectError> {
         match &self.place.address {
             Address::Tcp { host, .. } => {
-                // Before the connection, as the credentials: a provider that takes long must not keep it waiting.
+                // Before connecting, as with the credentials: a slow provider must not keep the connection waiting.
                 let certified = self.certified(limit).await?;
                 let tcp = limit.run(self.tcp(addresses)).await;
                 let (tcp, peer) = tcp.unwrap_or_else(|| Err(self.obstacle(Obstacle::NoConnection(limit.limit))))?;
@@ -180,11 +179,11 @@ impl Target {
     }
 
     async fn tcp(&self, addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), ConnectError> {
-        // `select_ok` panics when it is given nothing (P10).
+        // `select_ok` panics on an empty list (P10).
         if addresses.is_empty() {
             return Err(self.io_error(io::ErrorKind::AddrNotAvailable.into()));
         }
-        // All at once: the first one of several may be dead, and must not use up the time.
+        // All at once: the first address may be dead, and must not use up the time.
         let attempts = addresses
             .iter()
             .map(|address| Box::pin(async { TcpStream::connect(*address).await.map(|stream| (stream, *address)) }));
@@ -247,17 +246,17 @@ impl Target {
 
     fn io_error(&self, error: io::Error) -> ConnectError {
         match error.kind() {
-            // The most frequent fault has a text of its own, which has advice.
+            // The most frequent error has its own text, with advice.
             io::ErrorKind::ConnectionRefused => self.obstacle(Obstacle::Refused),
             _ => self.unreachable(Arc::new(error)),
         }
     }
 }
 
-/// A server may ask for a client certificate, and reports that only after the handshake.
+/// A server may ask for a client certificate, and it reports a missing one only after the handshake.
 const WANTED: &str = "the server may want a client certificate";
 
-/// Nagle's algorithm is on by default, and costs a hand-off over a 10 ms link 12 ms.
+/// Nagle's algorithm is on by default. It costs a hand-off over a 10 ms link 12 ms.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
@@ -266,10 +265,9 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
-/// A connection.
 pub struct Stream {
     pub io: Box<dyn Io>,
-    /// The address that it was made to, unless it is a socket.
+    /// The address that it is connected to, unless it is a socket.
     pub peer: Option<SocketAddr>,
 }
 

@@ -1,7 +1,7 @@
-//! The store inside this process: the way to a server that runs the same scripts on keys in memory, or to a node of a cluster of
-//! them.
+//! The store inside this process: the way to a server, or a node of a cluster, that runs the same scripts on keys in
+//! memory.
 //!
-//! By default a request takes no time and nothing is lost. `Faults` can change that.
+//! By default requests take no time and nothing is lost. `Faults` can change that.
 
 use std::iter::once;
 use std::sync::Arc;
@@ -40,18 +40,18 @@ impl link::Connection for Connection {
 }
 
 pub struct EmbeddedWire {
-    /// One, or all nodes of a cluster.
+    /// One server, or all nodes of a cluster.
     servers: Vec<Server>,
-    /// The server that it is connected to, or is to be. `None`: unused now.
+    /// The server to which it is connected or should connect. `None`: not in use now.
     current: Mutex<Option<Server>>,
-    /// Notified when that has changed.
+    /// Notified when `current` has changed.
     moved: Notify,
     client: String,
     channel_prefix: String,
 }
 
 impl Node<EmbeddedWire> {
-    /// If the server is down it goes on connecting. Returns whether it is connected.
+    /// If the server is down, the node keeps trying to connect. Returns whether it is connected.
     pub fn connect_or_go_on(server: &Server, options: &Options, client: &str) -> (Self, bool) {
         let node = Self::seat(vec![server.clone()], ServedKeys::All, options, client, watch::Sender::default());
         let inner = node.inner();
@@ -87,7 +87,7 @@ impl Node<EmbeddedWire> {
         Self::start(Supervised::new(wire, keys, options, changes), &Handle::current())
     }
 
-    /// Wraps the background tasks of this client, so that a simulator can pause and end them.
+    /// Wraps this client's background tasks, so that a simulator can pause or end them.
     pub fn spawn_hook(&self) -> SpawnHook {
         let node = self.inner().clone();
         Arc::new(move |task| node.wire.wrap_task(task))
@@ -104,7 +104,7 @@ impl Wire for EmbeddedWire {
 
     async fn connect(node: &Arc<Supervised<Self>>, _backoff: &mut Backoff) -> Option<(Connection, Pushes)> {
         while node.is_wanted() {
-            // Register before looking: a change between the look and the await is not missed.
+            // Register before looking, so that no change between the look and the await is missed.
             let moved = node.wire.moved.notified();
             let Some(server) = node.wire.server() else {
                 moved.await;
@@ -123,7 +123,7 @@ impl Wire for EmbeddedWire {
         None
     }
 
-    /// Hands pushes to the listener until then.
+    /// Passes pushes to the listener until then.
     async fn over(node: &Supervised<Self>, (connection, pushes): &mut (Connection, Pushes)) -> bool {
         let messages = async {
             while let Some(message) = pushes.recv().await {
@@ -142,38 +142,36 @@ impl Wire for EmbeddedWire {
         let deliveries = server.deliveries(&request);
         let unanswered = || RequestError::Unanswered(Arc::new(Fault::Disconnected));
         if deliveries == [Delivery::AT_ONCE] {
-            // Served before the first await. A future that is dropped there cannot take back what was
-            // sent.
+            // Served before the first await: dropping the future from here on cannot take the request back.
             let served = node.serve(&server, &request);
-            // Yields, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
+            // Yield, as a request over a real connection does. Otherwise a loop of calls would keep other tasks from
             // running.
             tokio::task::yield_now().await;
             return script_reply(served.ok_or_else(unanswered)?);
         }
         let (answer, mut answers) = mpsc::channel(deliveries.len().max(1));
-        // In tasks of their own, because what was sent arrives even if the caller is dropped (R9).
+        // In tasks of their own, because a sent request arrives even without its caller (R9).
         let request = Arc::new(request);
         for delivery in deliveries {
             let sent = SentRequest { server: server.clone(), connection: connection.clone(), request: request.clone() };
             tokio::spawn(deliver(node.clone(), sent, delivery, answer.clone()));
         }
         tokio::select! {
-            // A fixed order, so that a simulated run can be repeated. Once the connection is dead its
-            // answers count as lost, as over a real one.
+            // A fixed order, so that a simulated run can be repeated. Once the connection is dead, its answers count
+            // as lost, as over a real connection.
             biased;
             () = connection.dead.cancelled() => Err(unanswered()),
-            // `answer` is still alive here, so if all copies are lost this waits until the caller times out.
+            // `answer` is still alive here, so if no copy arrives, this waits until the caller times out.
             served = answers.recv() => script_reply(served.ok_or_else(unanswered)?),
         }
     }
 
-    /// It takes no time, and no fault is applied to it.
+    /// Takes no time, and is not subject to faults.
     async fn ask(node: &Supervised<Self>, words: &[&str]) -> Result<Told, RequestError> {
         let (Some(connection), Some(server)) = (node.link.connection(), node.wire.server()) else {
             return Err(RequestError::NotSent(node.link.fault()));
         };
         let answer = server.answer(words);
-        // For the reason that `run` has.
         tokio::task::yield_now().await;
         match answer {
             None => Err(RequestError::Unanswered(Arc::new(Fault::Disconnected))),
@@ -196,7 +194,7 @@ impl Wire for EmbeddedWire {
     }
 
     fn suspect(&self) {
-        // Its connections are never half-open without being cancelled later.
+        // These connections are never half-open without being cancelled later.
     }
 
     fn disconnect(&self, connection: &Connection) {
@@ -210,7 +208,7 @@ impl Wire for EmbeddedWire {
             (before, next) => before.is_none() && next.is_none(),
         };
         if !is_same {
-            // While the server of before is still known.
+            // Before the wire forgets the previous server.
             self.close();
             *self.current.lock() = next.cloned();
         }
@@ -218,15 +216,15 @@ impl Wire for EmbeddedWire {
     }
 
     fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        // Each of them would do, and there is at least one.
+        // Any of the servers will do, and there is at least one.
         match self.servers.first() {
             Some(server) => server.wrap_task(&self.client, task),
             None => task,
         }
     }
 
-    /// Otherwise the server would keep the subscription, and grant the lock to a place of this client that a failover
-    /// brings back.
+    /// Otherwise the server would keep the subscription, and could grant the lock to a place of this client that a
+    /// failover brings back.
     fn close(&self) {
         self.server().iter().for_each(|server| server.disconnect(&self.client));
     }
@@ -244,7 +242,6 @@ impl EmbeddedWire {
     /// Resolves when this is not the server to connect to.
     async fn left(&self, server: &Server) {
         loop {
-            // Register before looking, here too.
             let moved = self.moved.notified();
             if !self.server().is_some_and(|current| current.is(server)) {
                 return;
@@ -255,15 +252,16 @@ impl EmbeddedWire {
 }
 
 impl Supervised<EmbeddedWire> {
-    /// As by the probe of a node over the network. Without the server's time its first request would be late (R2), and later
-    /// ones would come before it (P3); and a client that sends nothing during a freeze would not know when it is over.
+    /// The same as the probe of a node over the network. Without the server's time, the client's first request would
+    /// be late (R2), and later ones would overtake it (P3). A client that sends nothing during a freeze would not
+    /// know when the freeze ends.
     fn greet(&self, server: &Server) {
         self.clock.learn(now(), 0, server.micros());
         self.boot(server);
     }
 
-    /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here it needs no message that could
-    /// be lost.
+    /// With `strict_restart`: freezes the server if it may have forgotten a grant. Here this takes no message that
+    /// could get lost.
     fn boot(&self, server: &Server) {
         let Some(boot) = &self.boot else { return };
         let boots = boot.request(server.life(), server.epoch());
@@ -271,7 +269,7 @@ impl Supervised<EmbeddedWire> {
         let call = Call::new(&command, &boots.key);
         let request = copied(&self.wire.client, call, 0, "");
         if let Some(Ok(reply)) = server.serve(&request).map(script_reply) {
-            // A reply that cannot be read leaves the requests that follow without a record, and they say so.
+            // After an unreadable reply, the next requests find no record, and report that.
             let _ = boot.booted(&reply, "the embedded server");
         }
     }
@@ -287,14 +285,13 @@ impl Supervised<EmbeddedWire> {
     }
 }
 
-/// A request, and where it goes.
 struct SentRequest {
     server: Server,
     connection: Connection,
     request: Arc<Request>,
 }
 
-/// One copy of a request.
+/// Delivers one copy of a request.
 async fn deliver(
     node: Arc<Supervised<EmbeddedWire>>,
     sent: SentRequest,
@@ -303,14 +300,14 @@ async fn deliver(
 ) {
     sleep(delivery.request).await;
     // A shutdown drops the connections and all requests in them. After a mere disconnect by the client, the server
-    // still receives what was sent before.
+    // still receives the requests sent before.
     if sent.server.was_shut_down_since(&sent.connection) {
         return;
     }
     let served = node.serve(&sent.server, &sent.request);
     if let (Some(served), Some(delay)) = (served, delivery.reply) {
         sleep(delay).await;
-        // Fails if the caller no longer waits, or if another copy was answered first.
+        // Fails if the caller no longer waits, or another copy's answer came first.
         let _ = answer.try_send(served);
     }
 }
@@ -318,7 +315,7 @@ async fn deliver(
 /// `tag`: see [`tag`].
 fn copied(client: &str, call: Call<'_>, request: u64, tag: &str) -> Request {
     let command = (call.command)();
-    // Redis hands each argument to a script as text, numbers too.
+    // Redis passes each argument to a script as text, including numbers.
     let texts = |arg: &Arg<'_>| match arg {
         Arg::Text(text) => vec![text.clone().into_owned()],
         Arg::Texts(texts) => texts.to_vec(),
@@ -331,7 +328,7 @@ fn copied(client: &str, call: Call<'_>, request: u64, tag: &str) -> Request {
         name: command.script.name(),
         text: script::of(command.script).text(),
         keys: command.keys().map(ToOwned::to_owned).collect(),
-        // The number of the request is the first argument of every script.
+        // The request's number is the first argument of every script.
         args: once(request.to_string()).chain(command.args().flat_map(texts)).collect(),
         slot: slot_of(call.lock_key),
         asking: call.asking,
@@ -339,7 +336,7 @@ fn copied(client: &str, call: Call<'_>, request: u64, tag: &str) -> Request {
     }
 }
 
-/// The part of a node's channels that distinguishes them from those of other nodes of its cluster.
+/// The part of a node's channel names that distinguishes them from other nodes' channels.
 fn tag(server: &Server) -> String {
     server.address().map(|address| address.replace(':', "/") + ":").unwrap_or_default()
 }
@@ -348,7 +345,6 @@ fn address_of(server: &Server) -> Option<Address> {
     address(server.address()?)
 }
 
-/// Reads `host:port`.
 pub fn address(text: &str) -> Option<Address> {
     let (host, port) = text.rsplit_once(':')?;
     Some(Address::Tcp { host: host.to_owned(), port: port.parse().ok()? })
@@ -356,7 +352,7 @@ pub fn address(text: &str) -> Option<Address> {
 
 /// Splits an error reply: a code, then a text.
 pub fn refusal(text: &str) -> Refusal {
-    // As the redis crate splits the errors of a real server, so that `Refusal` reads both alike.
+    // The same way as the redis crate splits a real server's errors, so that `Refusal` reads both alike.
     let (code, message) = text.split_once(' ').unwrap_or(("ERR", text));
     Refusal::new(code, message)
 }

@@ -1,4 +1,4 @@
-//! Why there is no connection, and why a request has no answer.
+//! Why there is no connection, or no answer to a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// A request that the server refused.
 ///
-/// Usually it ran nothing and changed nothing; see [`in_script`](Self::in_script).
+/// Usually the request did not run and changed nothing; see [`in_script`](Self::in_script).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. For each missing right it is `NOPERM`,
-    /// although servers use `ERR` inside a script.
+    /// The first word of the server's error, such as `WRONGTYPE` or `OOM`. A missing right is always `NOPERM`,
+    /// although servers report it as `ERR` inside a script.
     pub code: String,
     /// The rest of the server's error.
     pub message: String,
-    /// The refusal came from a command inside a script. Redis does not roll back, so what the script
-    /// did before that command is done. After `lock`, `lock_timeout` and `try_lock` the client takes it
-    /// back in the background; a release it repeats; and after `force_unlock` it does nothing more.
+    /// The server refused a command inside a script. Redis does not roll back, so the script's earlier commands took
+    /// effect. After `lock`, `lock_timeout` and `try_lock` the client undoes them in the background. It repeats a
+    /// release. After `force_unlock` it does nothing more.
     pub in_script: bool,
 }
 
-/// How Redis begins its answer to a command that it does not know.
+/// The beginning of Redis' reply to a command that it does not know.
 const UNKNOWN: &str = "unknown command '";
 
 /// How to handle a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// It may pass: a failover, a full disk, a slow script of another client.
+    /// It may pass: a failover, a full disk, another client's slow script.
     Passing,
-    /// A retry is useless until a person changes something. Nothing was changed.
+    /// A retry is useless until someone changes something. The request changed nothing.
     Final,
     /// Part of a script has run.
     Unknown,
 }
 
 impl Refusal {
-    /// From the server's error: its code, and the rest.
+    /// From the code and the rest of the server's error.
     pub(crate) fn new(code: &str, message: &str) -> Self {
-        // Redis appends where in the script an error was raised. From the end, since a name of a key in
-        // the message may have the same words in it. The scripts' own checks come before the first
-        // write, and their messages begin with the name of the library.
+        // Redis appends the place in the script where the error was raised. Search from the end: a key name in the
+        // message may contain the same words. The scripts' own checks come before their first write, and their
+        // messages begin with the library's name.
         let acl_failure = message.strip_prefix("ACL failure in script: ");
         let message = acl_failure.unwrap_or(message);
         let (text, place) =
             message.rsplit_once(" script: ").map_or((message, None), |(text, place)| (text, Some(place)));
         let is_own_check = text.contains("fairlock: ");
-        // Redis repeats the arguments of a command that it does not know, and the first argument of EVAL is a script.
+        // For an unknown command, Redis repeats the arguments. The first argument of EVAL is a whole script.
         let text = match text.split_once("', with args beginning with") {
             Some((command, _arguments)) if command.starts_with(UNKNOWN) => format!("{command}'"),
             _ => text.trim_end_matches(',').to_owned(),
         };
-        // A right that is missing inside a script has no code: Redis 7.0 has these words, later ones and
-        // Valkey have those above.
+        // Inside a script, the error for a missing right lacks a code. Redis 7.0 uses these words; later versions and
+        // Valkey use those above.
         let lacks_right = acl_failure.is_some() || text.starts_with("The user executing the script can't ");
         Self {
             code: if lacks_right { "NOPERM" } else { code }.to_owned(),
@@ -66,14 +66,14 @@ impl Refusal {
         }
     }
 
-    /// The rights that the user lacks, by the server's answer when they were checked.
+    /// Replaces the message by the rights that the user lacks, as the server reported them in a check.
     pub(crate) fn lacks(&mut self, missing: &[String]) {
         self.message = lacking(missing);
     }
 
-    /// Whether the same request may succeed later without a change by a person: the server is
-    /// loading its data, has no room for one more client, or fails over, for example. Not if part of a script
-    /// [has run](Self::in_script).
+    /// Whether the same request may succeed later although nobody has changed anything: for example, the server is
+    /// loading its data, has reached `maxclients`, or is failing over. False if part of a script [has
+    /// run](Self::in_script).
     ///
     /// ```
     /// fn is_worth_a_retry(error: &fairlock::RequestError) -> bool {
@@ -84,8 +84,7 @@ impl Refusal {
         self.kind() == RefusalKind::Passing
     }
 
-    /// The server has closed this connection, since it has as many as `maxclients` allows. In a cluster, the
-    /// bus takes some of these.
+    /// The server closed this connection because it has reached `maxclients`. In a cluster, the bus counts too.
     fn is_full(&self) -> bool {
         self.message.starts_with("max number of clients ")
     }
@@ -96,8 +95,8 @@ impl Refusal {
 
     pub(crate) fn kind(&self) -> RefusalKind {
         match self.code.as_str() {
-            // First, since the code alone is not enough: OOM before a script is harmless, and OOM inside comes
-            // after writes (decision 41).
+            // First, because the code is not enough: OOM before a script is harmless, OOM inside one comes after
+            // writes (decision 41).
             _ if self.in_script => RefusalKind::Unknown,
             _ if self.is_full() => RefusalKind::Passing,
             "LOADING" | "READONLY" | "MASTERDOWN" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK"
@@ -106,30 +105,31 @@ impl Refusal {
         }
     }
 
-    /// The record of boot.lua is gone, and the server's data may be gone with it. Nothing was run.
+    /// The record of boot.lua is gone, and perhaps the server's data as well. The request did not run.
     pub(crate) fn lacks_boot(&self) -> bool {
         self.code == "NOBOOT"
     }
 
-    /// The server has not the script of the request, or not the record of its start, or not the keys. Nothing was run.
+    /// The server lacks the script, the record of its start, or the keys. The request did not run.
     pub(crate) fn is_for_the_long_way(&self) -> bool {
         self.code == "NOSCRIPT" || self.lacks_boot() || self.is_of_a_slot()
     }
 
-    /// A cluster's errors about one slot: its keys are on the move, or no node has it. Others are of the whole server.
+    /// A cluster's error about one slot: its keys are moving, or no node serves it. Other errors concern the whole
+    /// server.
     pub(crate) fn is_of_a_slot(&self) -> bool {
         matches!(self.code.as_str(), "TRYAGAIN" | "MOVED" | "ASK")
             || self.code == "CLUSTERDOWN" && self.message.contains("slot")
     }
 
-    /// Whether the primary is another server now, or not up yet.
+    /// Whether another server is the primary now, or the primary is not up yet.
     pub(crate) fn means_another_primary(&self) -> bool {
-        // BUSY, MISCONF and the like are not among them: the primary has them too, and a new
-        // connection would hear the same.
+        // BUSY, MISCONF and the like do not count: a primary reports them too, and would report the same on a new
+        // connection.
         matches!(self.code.as_str(), "READONLY" | "LOADING" | "MASTERDOWN")
     }
 
-    /// What a person can do. `None`: unknown for this code.
+    /// What someone can do about it. `None`: unknown for this code.
     fn advice(&self) -> Option<&'static str> {
         Some(match self.code.as_str() {
             "WRONGTYPE" => "delete that key, or use another lock name or key prefix",
@@ -154,7 +154,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} (", self.code, self.message)?;
-        // The consequence depends on the request, whose own error has it.
+        // The request's own error states the consequence.
         let ran = if self.in_script { "part of the request may have run" } else { "nothing was changed" };
         match self.advice() {
             Some(advice) if self.in_script => write!(f, "{advice}; {ran})"),
@@ -179,41 +179,40 @@ pub enum NameError {
 }
 
 /// Why a single request, such as [`status`](crate::FairLock::status) or
-/// [`force_unlock`](crate::FairLock::force_unlock), has no answer.
+/// [`force_unlock`](crate::FairLock::force_unlock), got no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// No lock can have this name. Nothing was sent.
+    /// No lock can have this name. The client sent nothing.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// Nothing was sent: there was no connection, the server was refusing all requests, or too many other requests of this client were
-    /// ahead. The text has the reason.
+    /// The client sent nothing: it was not connected, the server was refusing all requests, or too many of the
+    /// client's other requests were queued before this one. The text has the reason.
     #[error("not sent: {0}")]
     NotSent(Cause),
-    /// The request was sent, but no answer came in time. It may have run, or may run later.
+    /// The client sent the request, but got no answer in time. The request may have run, or may run later.
     ///
-    /// `force_unlock` is never retried automatically, since a second run could end the next holder's lock: look at
+    /// The client never retries `force_unlock`, since a second run could end the next holder's hold. Look at
     /// [`status`](crate::FairLock::status) before you repeat it.
     #[error("sent, but without an answer: {0}; it may have run, or may run later")]
     Unanswered(Cause),
-    /// The server refused the request. Where that was [inside a script](Refusal::in_script) a
-    /// `force_unlock` may have run in part: look at [`status`](crate::FairLock::status) before you repeat
-    /// it.
+    /// The server refused the request. If it refused [inside a script](Refusal::in_script), a `force_unlock` may have
+    /// run in part: look at [`status`](crate::FairLock::status) before you repeat it.
     #[error("the server refused: {0}")]
     Refused(Refusal),
-    /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
+    /// Semaphores and read-write locks need one server, and this client has several masters. The client sent nothing.
     #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
     SeveralServers,
-    /// The client is closed. Nothing was sent.
+    /// The client is closed. It sent nothing.
     #[error("the client is closed")]
     Closed,
-    /// The runtime that the client was made in has ended, and the connection with it. A request that was under way may
-    /// have run. See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    /// The client's runtime has ended, and the connection with it. A request under way may have run. See
+    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 
-/// Semaphores and read-write locks are on one server.
+/// Semaphores and read-write locks need one server.
 #[derive(Debug, Clone, Copy)]
 pub struct SeveralServers;
 
@@ -223,18 +222,17 @@ impl From<SeveralServers> for RequestError {
     }
 }
 
-/// Why there is no client. Nothing was changed on the server.
+/// Why connecting failed. The server's data did not change.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// An option is out of range, or two options do not fit together.
     #[error("invalid options: {0}")]
     Options(OptionsError),
-    /// There is no tokio runtime that can run the client: none here, a runtime without its time or io driver, or one
-    /// that has ended.
+    /// No tokio runtime can run the client: there is none here, its time or io driver is missing, or it has ended.
     #[error("there is no tokio runtime here: call it in one, with its time and io drivers enabled")]
     NoRuntime,
-    /// The redis crate's description of a server cannot be used.
+    /// fairlock cannot use the redis crate's description of a server.
     #[error("this redis::ConnectionInfo cannot be used: {0}")]
     ConnectionInfo(ConnectionInfoError),
     /// The text is not a Redis URL.
@@ -243,8 +241,8 @@ pub enum ConnectError {
     /// `rediss://` without the feature `tls`.
     #[error("rediss:// needs fairlock's feature `tls`: enable it in Cargo.toml")]
     TlsNotBuilt,
-    /// There is no connection to that address, or no answer from it: the name is not known, nothing
-    /// listens there, the server is silent, or what answers is not Redis. This may pass.
+    /// No connection to that address, or no answer: the name cannot be resolved, nothing listens there, the server is
+    /// silent, or it is not Redis. This may pass.
     #[error("cannot reach the server at {address}: {cause}")]
     #[non_exhaustive]
     Unreachable {
@@ -253,37 +251,37 @@ pub enum ConnectError {
         /// The cause.
         cause: Cause,
     },
-    /// The TLS certificate of the server, or of this client, is not accepted.
+    /// This client rejects the server's TLS certificate, or the server rejects this client's.
     #[error("no TLS connection to the server at {address}: the certificate is not accepted: {reason}")]
     #[non_exhaustive]
     Certificate {
         /// Host and port.
         address: String,
-        /// The rule that it breaks, and advice.
+        /// Which rule the certificate breaks, and advice.
         reason: String,
     },
-    /// User or password are wrong or missing.
+    /// The user or password is wrong or missing.
     #[error("the server does not accept the user or password: {0}")]
     Credentials(Refusal),
     /// The [provider](crate::ConnectOptions::credentials_provider) of user and password failed.
     #[error("the credentials provider failed: {0}")]
     CredentialsProvider(Cause),
-    /// The [provider](crate::ConnectOptions::certificates_provider) of certificates failed, or TLS cannot use what it returned.
+    /// The [provider](crate::ConnectOptions::certificates_provider) of certificates failed, or TLS cannot use its
+    /// certificates.
     #[error("the certificates provider failed: {0}")]
     CertificatesProvider(Cause),
-    /// The user may not run what the scripts need, or the server has a command renamed or disabled. Nothing
-    /// was run.
+    /// The user may not run what the scripts need, or a command is renamed or disabled on the server. Nothing ran.
     #[error("{}{}", lacking(missing), beside_rights(missing))]
     #[non_exhaustive]
     Rights {
-        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The question is
-        /// asked by EVAL: a user without the right to it lacks `+eval`, and may lack more.
+        /// Each missing right as `ACL SETUSER` takes it: `+command`, `~keys`, `&channels`. The client uses EVAL to
+        /// find out: a user without the right to EVAL lacks `+eval`, and may lack more.
         missing: Vec<String>,
     },
-    /// The server is a node of a Redis Cluster, and the URL is that of a single server.
+    /// The server is a node of a Redis Cluster, but the URL is for a single server.
     #[error("the server is a node of a Redis Cluster: connect with redis+cluster://host:port")]
     Cluster,
-    /// The server is no node of a cluster, and the URL is that of a cluster.
+    /// The server is not a node of a cluster, but the URL is for one.
     #[error("the server at {address} is no node of a cluster: connect with redis://{address}/")]
     #[non_exhaustive]
     NotCluster {
@@ -297,10 +295,10 @@ pub enum ConnectError {
     )]
     #[non_exhaustive]
     NoMasters {
-        /// Host and port of the node that reported it.
+        /// Host and port of the node that reported this.
         address: String,
     },
-    /// Two servers of a quorum are one: it would count twice, and its loss would be that of two.
+    /// Two servers of a quorum are the same. It would count twice, and losing it would lose two.
     #[error("{one} and {other} lead to the same server: a quorum needs servers that are lost one by one")]
     #[non_exhaustive]
     SameServer {
@@ -313,35 +311,36 @@ pub enum ConnectError {
     #[error("{server}: {cause}")]
     #[non_exhaustive]
     Server {
-        /// Its URL without the password, or its number if that is not known.
+        /// The server's URL without the password, or its number if the client does not know the URL.
         server: String,
-        /// The error there.
+        /// The error at that server.
         cause: Box<ConnectError>,
     },
-    /// Fewer than a majority of the servers of a quorum can be reached. This may pass.
+    /// The client can reach fewer than a majority of the quorum's servers. This may pass.
     #[error("{connected} of {all} servers can be reached, and {majority} are needed: {cause}")]
     #[non_exhaustive]
     NoQuorum {
-        /// How many can be reached.
+        /// How many servers the client can reach.
         connected: usize,
-        /// How many there are.
+        /// How many servers there are.
         all: usize,
-        /// How many are needed.
+        /// How many it needs.
         majority: usize,
-        /// The error of one of the others.
+        /// The error of one of the other servers.
         cause: Box<ConnectError>,
     },
-    /// The server is a Sentinel, and the URL is that of a single server.
+    /// The server is a Sentinel, but the URL is for a single server.
     #[error("the server is a Sentinel, which keeps no data: connect with redis-sentinel://host:port/service")]
     Sentinel,
-    /// The server is not a Sentinel, and the URL names it as one.
+    /// The server is not a Sentinel, but the URL names it as one.
     #[error("the server at {address} is not a Sentinel: their usual port is 26379")]
     #[non_exhaustive]
     NotSentinel {
         /// Host and port.
         address: String,
     },
-    /// A Sentinel does not accept the user or password for Sentinels. Those of the URL are for the servers.
+    /// A Sentinel does not accept the user or password for Sentinels. User and password in the URL are for the
+    /// servers.
     #[error(
         "the Sentinel at {address} does not accept the user or password: set sentinel_username and sentinel_password: {reason}"
     )]
@@ -349,10 +348,10 @@ pub enum ConnectError {
     SentinelCredentials {
         /// Host and port.
         address: String,
-        /// In its own words.
+        /// The Sentinel's own words.
         reason: String,
     },
-    /// More than half of the Sentinels do not know the service: not yet, or by another name. This may pass.
+    /// More than half of the Sentinels do not know the service: not yet, or under another name. This may pass.
     #[error(
         "the Sentinels do not know the service {service:?} yet, or it has another name: see `sentinel monitor` in their \
          configuration"
@@ -362,14 +361,14 @@ pub enum ConnectError {
         /// The name in the URL.
         service: String,
     },
-    /// No more than half of the Sentinels name the same primary: too few answer, or they disagree, as they
-    /// do for a moment during a failover. This may pass.
+    /// No more than half of the Sentinels name the same primary: too few answer, or they disagree, as they do for a
+    /// moment during a failover. This may pass.
     #[error("no majority of the Sentinels names a primary of {service:?}: {answers}")]
     #[non_exhaustive]
     NoMajority {
         /// The name of the service.
         service: String,
-        /// The answer of each.
+        /// What each Sentinel answered.
         answers: String,
     },
     /// The server is too old.
@@ -382,14 +381,14 @@ pub enum ConnectError {
     /// The server is a replica.
     #[error("the server is a read-only replica: connect to its primary")]
     ReadOnly,
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot detect a restart of this server: its INFO
-    /// has no such field. A proxy may hide it.
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) cannot detect restarts of this server: its INFO
+    /// lacks a field. A proxy may hide it.
     #[error(
         "strict_restart needs the field {missing} of INFO, which the server does not report: leave strict_restart out"
     )]
     #[non_exhaustive]
     NoLife {
-        /// The field.
+        /// The missing field.
         missing: &'static str,
     },
     /// The server refused something else.
@@ -397,18 +396,19 @@ pub enum ConnectError {
     Refused(Refusal),
 }
 
-/// The part of a [`redis::ConnectionInfo`] that [`ConnectOptions`](crate::ConnectOptions) cannot take over.
+/// Why a [`redis::ConnectionInfo`] does not convert into [`ConnectOptions`](crate::ConnectOptions).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionInfoError {
-    /// TLS that accepts any certificate (`insecure: true`, `#insecure` in a URL). This library always verifies the server.
+    /// TLS that accepts any certificate (`insecure: true`, `#insecure` in a URL). fairlock always verifies the
+    /// server.
     #[error(
         "it accepts any certificate (`insecure`), and fairlock always verifies the server: make ConnectOptions with \
          root_certificate, set to the authority that signed the server's certificate"
     )]
     Insecure,
-    /// Certificates, or other settings of TLS (`tls_params`, by `Client::build_with_tls`), which the redis crate does not let others
-    /// read.
+    /// Certificates or other TLS settings (`tls_params`, from `Client::build_with_tls`), which the redis crate keeps
+    /// private.
     #[error(
         "the certificates in it cannot be read from outside of the redis crate: make ConnectOptions with root_certificate and \
          client_certificate"
@@ -417,16 +417,16 @@ pub enum ConnectionInfoError {
     /// TLS without the feature `tls`.
     #[error("it wants TLS, which needs fairlock's feature `tls`: enable it in Cargo.toml")]
     TlsNotBuilt,
-    /// A negative database.
+    /// A negative database number.
     #[error("there is no database {0}")]
     Database(i64),
-    /// An address of a kind that this version does not know.
+    /// A kind of address that this version does not know.
     #[error("{0} is an address of a kind that fairlock does not know")]
     Address(String),
 }
 
 impl RequestError {
-    /// Chooses one of the errors of several servers: `NotSent` only if there is no other, since it says least.
+    /// Chooses one of several servers' errors. `NotSent` only if there is no other, since it says least.
     pub(crate) fn most_telling(errors: impl Iterator<Item = Self>) -> Option<Self> {
         errors.max_by_key(|error| !matches!(error, Self::NotSent(_)))
     }
@@ -445,12 +445,12 @@ fn lacking(missing: &[String]) -> String {
     format!("the user lacks rights that locks need: ACL SETUSER <user> {}", missing.join(" "))
 }
 
-/// Another explanation for these missing rights at the start.
+/// Another explanation if these rights are missing at the start.
 fn beside_rights(missing: &[String]) -> &'static str {
     if missing == ["+eval"] {
         return "; more may be missing, which only EVAL can ask: docs/deploying.md lists all that locks need";
     }
-    // The server answers the same for a command that it does not have.
+    // The server gives the same answer for a command that it does not have.
     if missing.iter().any(|right| right.starts_with('+')) {
         return " (or the command was renamed or disabled on the server)";
     }
@@ -467,20 +467,22 @@ impl ConnectError {
         }
     }
 
-    /// The same of a server of a quorum.
+    /// The same error, with the server of a quorum that it comes from.
     pub(crate) fn of_server(self, server: String) -> Self {
         match self {
-            // The same for all of them.
+            // These are the same for all servers.
             Self::Options(_) | Self::NoRuntime => self,
             error => Self::Server { server, cause: Box::new(error) },
         }
     }
 
-    /// Whether a later attempt may succeed although no setting, right or password has changed: the server is not ready, but it did
-    /// not refuse. It is down, its name is not known yet, it is loading its data, it has no room for one more client, or it is still a
-    /// replica; no slot of the cluster has a master yet; the Sentinels do not know the service yet, or too few of them answer.
+    /// Whether a later attempt may succeed although no setting, right or password has changed. The server has not
+    /// refused the client, but is not ready: it is down, its name cannot be resolved yet, it is loading its data, it
+    /// has reached `maxclients`, or it is still a replica; no slot of the cluster has a master yet; the Sentinels do
+    /// not know the service yet, or too few of them answer.
     ///
-    /// [`retry_on_initial_connect`](crate::LockClientBuilder::retry_on_initial_connect) begins in all of these cases.
+    /// With [`retry_on_initial_connect`](crate::LockClientBuilder::retry_on_initial_connect) the client starts in all
+    /// of these cases.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), fairlock::ConnectError> {
@@ -521,13 +523,12 @@ impl From<ConnectionInfoError> for ConnectError {
 
 impl From<OptionsError> for ConnectError {
     fn from(error: OptionsError) -> Self {
-        // Not `#[from]`: thiserror would make it the source as well, and a printed error chain
-        // would say everything twice.
+        // Not `#[from]`: thiserror would also make it the source, and a printed error chain would repeat it.
         Self::Options(error)
     }
 }
 
-/// The obstacle to a server. The text has advice.
+/// What prevents a connection to a server. The text has advice.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Obstacle {
     #[error("no answer within {0:?}")]
@@ -568,7 +569,7 @@ pub enum Obstacle {
     NoRedis,
 }
 
-/// Why a request was not sent, or has no answer.
+/// Why the client did not send a request, or got no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Fault {
     /// The connection was closed while requests were waiting for it.
@@ -577,13 +578,13 @@ pub enum Fault {
     /// No attempt to connect has ended yet.
     #[error("there is no connection to the server yet")]
     NotConnected,
-    /// No node of a cluster is asked about this slot.
+    /// No node of the cluster serves this slot.
     #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
     Uncovered(u16),
-    /// The node does not see most masters of the client's cluster.
+    /// The node does not know most masters of the client's cluster.
     #[error("the node there is in another cluster than this client, or in none: see CLUSTER NODES there")]
     AnotherCluster,
-    /// The server refused a request because the time of its call was over, by the server's clock (R2).
+    /// The server refused a request because the call's time had expired by the server's clock (R2).
     #[error("it reached the server too late, which did nothing")]
     TooLate,
     /// With `strict_restart`: the server may have forgotten a grant.
@@ -591,13 +592,13 @@ pub enum Fault {
         "the server grants nothing for another {0:?}: it was restarted, and its holders may still rely on their leases"
     )]
     Frozen(Duration),
-    /// A handle holds nothing, and may do so yet.
+    /// The handle holds nothing, but its detach may still take effect.
     #[error("the detach of this handle had no answer, and may still be served")]
     Undecided,
-    /// The time of a call was too short for an answer or an error.
+    /// The call was too short for an answer or an error.
     #[error("no answer yet")]
     NoAnswerYet,
-    /// A request had no answer within its time.
+    /// No answer came in time.
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
 }
@@ -642,7 +643,7 @@ mod tests {
         }
     }
 
-    /// The text of an error had the beginning of a script in it.
+    /// The error's text once contained the beginning of a script.
     #[test]
     fn a_command_that_the_server_does_not_have_is_named_without_its_arguments() {
         let refusal = Refusal::new("ERR", "unknown command 'EVAL', with args beginning with: '#!lua flags=allow-oom' ");
@@ -650,7 +651,7 @@ mod tests {
         assert_eq!((refusal.to_string().as_str(), refusal.kind()), (expected, RefusalKind::Final));
     }
 
-    /// Redis 7.0 says it in the first way, Redis 7.2 and Valkey in the second.
+    /// The first wording is Redis 7.0's, the second Redis 7.2's and Valkey's.
     #[test]
     fn a_right_that_is_missing_inside_a_script_is_known_in_the_words_of_each_server() {
         for message in [

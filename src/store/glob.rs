@@ -1,11 +1,11 @@
-//! Patterns of names, as in Redis' KEYS and SCAN: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` before a character that
-//! stands for itself. They match bytes, so `?` is a part of a character that has several.
+//! Patterns of names, as in Redis' KEYS and SCAN: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, and `\` to escape a character.
+//! They match bytes, so `?` matches only a part of a multi-byte character.
 
-/// Takes time in proportion to the product of the two lengths at most. Redis' own matcher may take exponential time, so
-/// that a server is only asked for what is before the first special character.
+/// Takes time in proportion to the product of the two lengths, at most. Redis' own matcher may take exponential time,
+/// so the client sends a server only the text before the first special character.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, text);
-    // Where to go on if the text does not fit: behind the last `*`, with one byte more for it.
+    // Where to continue after a mismatch: after the last `*`, which then takes one more byte.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         if let Some(after) = rest.strip_prefix(b"*") {
@@ -30,14 +30,14 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The common beginning of all texts that match.
+/// The common beginning of all matching texts.
 pub fn literal_start(pattern: &str) -> String {
     let mut start = String::new();
     let mut chars = pattern.chars();
     while let Some(c) = chars.next() {
         match c {
             '*' | '?' | '[' => break,
-            // At the end it stands for itself.
+            // At the end, it means itself.
             '\\' => start.push(chars.next().unwrap_or('\\')),
             _ => start.push(c),
         }
@@ -51,7 +51,7 @@ pub fn escape(text: &str) -> String {
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
 }
 
-/// What is left of a pattern behind its first part, which is no `*`, if that matches the byte.
+/// The rest of a pattern after its first element (not a `*`), if that element matches the byte.
 fn step(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     let (fits, rest) = match pattern {
         [] => return None,
@@ -60,7 +60,7 @@ fn step(pattern: &[u8], byte: u8) -> Option<&[u8]> {
         [b'[', class @ ..] => {
             let (class, wanted) = class.strip_prefix(b"^").map_or((class, true), |class| (class, false));
             let (class, rest) = class.split_at(class_end(class));
-            // A class without an end goes to the end of the pattern.
+            // A class without a `]` goes to the end of the pattern.
             (is_in(class, byte) == wanted, rest.get(1..).unwrap_or_default())
         }
         [own, rest @ ..] => (*own == byte, rest),
@@ -68,7 +68,7 @@ fn step(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     fits.then_some(rest)
 }
 
-/// Where the `]` of a class is that is neither escaped nor the end of a range.
+/// The index of the `]` that ends a class: neither escaped nor the end of a range.
 fn class_end(class: &[u8]) -> usize {
     let mut at = 0;
     loop {

@@ -1,6 +1,6 @@
-//! The state of the line between a client and one server: down, ready, gone, or closed.
+//! The state of the connection between a client and one server: down, ready, gone, or closed.
 //!
-//! Redis and the embedded server each bring their own kind of connection.
+//! Redis and the embedded server each have their own kind of connection.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::metrics::{Counted, Metrics};
 use crate::sync::Mutex;
 
 pub trait Connection: Clone + Send + Sync + 'static {
-    /// Cancelled when this connection is not to be used any longer.
+    /// Cancelled when nobody may use this connection any longer.
     fn dead(&self) -> &CancellationToken;
 }
 
@@ -31,20 +31,18 @@ pub enum State<C> {
 
 pub struct Link<C> {
     state: Mutex<State<C>>,
-    /// Not a `watch` channel: that wakes its receivers in random order, and the simulator must be
-    /// able to repeat a run.
+    /// Not a `watch` channel: it wakes its receivers in random order, and the simulator must be able to repeat a run.
     changed: Notify,
-    /// The same for watchers of all connections of the client, of which a simulated client has none.
+    /// The same, for watchers of all the client's connections. A simulated client has none.
     pub changes: watch::Sender<()>,
     listener: OnceLock<Weak<dyn Listener>>,
-    /// The keys that the server serves.
     pub keys: ServedKeys,
     /// When the end of the last connection was noticed.
     broke: Mutex<Option<Instant>>,
     metrics: Metrics,
-    /// Counted among the connected servers, or among the others.
+    /// Whether the metrics count this server as connected or as disconnected.
     counted: Mutex<Option<Counted>>,
-    /// Cancelled by `close`: the task that keeps the connection ends.
+    /// `close` cancels it, which ends the task that keeps the connection.
     pub stop: CancellationToken,
 }
 
@@ -60,7 +58,7 @@ impl<C: Connection> Link<C> {
         usable(&self.state.lock()).cloned()
     }
 
-    /// Whether there is one, for a look that needs no copy of it: each request looks twice.
+    /// Whether there is a usable connection, without cloning it: each request checks twice.
     pub fn is_ready(&self) -> bool {
         usable(&self.state.lock()).is_some()
     }
@@ -68,10 +66,9 @@ impl<C: Connection> Link<C> {
     /// Resolves when there is a usable connection, or with `Closed` or `RuntimeGone`.
     pub async fn ready(&self) -> Result<(), RequestError> {
         loop {
-            // Register before looking: a change between the look and the await is not missed.
+            // Register before looking, so that no change between the look and the await is missed.
             let changed = self.changed.notified();
-            // The guard must be gone before `is_ready` locks the state again. It ends with this
-            // match.
+            // The guard must end before `is_ready` locks the state again. It ends with this match.
             match *self.state.lock() {
                 State::Closed => return Err(RequestError::Closed),
                 State::Gone => return Err(RequestError::RuntimeGone),
@@ -84,7 +81,6 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// Why there is no connection.
     pub fn fault(&self) -> Cause {
         match &*self.state.lock() {
             State::Down(fault) => fault.clone(),
@@ -110,11 +106,11 @@ impl<C: Connection> Link<C> {
         is_down.then(|| *self.broke.lock()).flatten().map(|broke| now().saturating_duration_since(broke))
     }
 
-    /// Enters the next state. `Closed` is final, and `Gone` ends by it only: a supervisor that is about
-    /// to offer a fresh connection must not reopen a client that was closed meanwhile.
+    /// Enters the next state. `Closed` is final, and only `Closed` ends `Gone`. Otherwise a supervisor with a fresh
+    /// connection could reopen a client that was closed in the meantime.
     pub fn enter(&self, next: State<C>) {
         let mut state = self.state.lock();
-        // Not when only the reason for its absence has changed.
+        // Not if only the reason for being down has changed.
         let breaks = matches!((&*state, &next), (State::Ready(_), State::Down(_)));
         if breaks {
             *self.broke.lock() = Some(now());
@@ -122,7 +118,7 @@ impl<C: Connection> Link<C> {
         if !matches!((&*state, &next), (State::Closed, _) | (State::Gone, State::Down(_) | State::Ready(_))) {
             *state = next;
         }
-        // Woken waiters lock the state at once, and a recorder of metrics may ask for it: so let go of it first.
+        // Release it first: woken waiters lock the state at once, and a metrics recorder may ask for it.
         drop(state);
         self.count();
         self.changed.notify_waiters();
@@ -134,10 +130,10 @@ impl<C: Connection> Link<C> {
 
     fn count(&self) {
         let is_up = self.is_up();
-        // Before the lock is taken: the recorder is the user's.
+        // Before taking the lock: this calls the user's recorder.
         let mut news = is_up.map(|is_up| if is_up { self.metrics.connected() } else { self.metrics.disconnected() });
         let mut counted = self.counted.lock();
-        // A caller that has changed the state meanwhile counts it.
+        // If another caller has changed the state in the meantime, that caller counts it.
         if self.is_up() == is_up {
             std::mem::swap(&mut *counted, &mut news);
         }
@@ -152,14 +148,14 @@ impl<C: Connection> Link<C> {
         }
     }
 
-    /// No connection is wanted: it is not missed either.
+    /// No connection is wanted, so the metrics do not count it as missing.
     pub fn rest(&self) {
-        // Dropped when the mutex is free: a recorder is the user's.
+        // Dropped after releasing the lock: the recorder is the user's.
         let _before = self.counted.lock().take();
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
-        // Set once, right after the client was made.
+        // Set once, right after the client is made.
         let _ = self.listener.set(listener);
     }
 
@@ -167,13 +163,13 @@ impl<C: Connection> Link<C> {
         self.listener.get().and_then(Weak::upgrade)
     }
 
-    /// Takes a new connection into use.
+    /// Starts to use a new connection.
     pub fn resume(&self, connection: &C) {
         self.enter(State::Ready(connection.clone()));
         if self.broke.lock().is_some() {
             self.metrics.reconnected();
         }
-        // Unless the client was closed meanwhile.
+        // Unless the client was closed in the meantime.
         if self.is_up() == Some(true) {
             self.listener().into_iter().for_each(|listener| listener.resumed(&self.keys));
         }
@@ -184,13 +180,13 @@ impl<C: Connection> Link<C> {
         self.enter(State::Closed);
     }
 
-    /// The supervisor was dropped before it had ended: with its runtime.
+    /// The supervisor was dropped before its end, so its runtime has ended.
     pub fn gone(&self) {
-        // `close` ends the supervisor too. That is not the end of a runtime.
+        // `close` ends the supervisor too, without the end of the runtime.
         if self.stop.is_cancelled() {
             return;
         }
-        // Before the listener is notified, so that what it wakes finds the link gone (decision 46).
+        // Before notifying the listener, so that the tasks it wakes find the link gone (decision 46).
         self.enter(State::Gone);
         if let Some(listener) = self.listener() {
             listener.gone();
@@ -198,7 +194,7 @@ impl<C: Connection> Link<C> {
     }
 }
 
-/// Calls back when it is dropped, with the task that keeps it: the only notice of a runtime's end.
+/// Calls back when it is dropped with the task that owns it. That is the only notice of a runtime's end.
 pub struct OnDrop<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {

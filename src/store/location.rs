@@ -17,7 +17,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// A server that stays where it is.
+    /// A server that does not move.
     pub fn fixed(address: Address, access: Arc<Access>) -> Self {
         Self { place: watch::Sender::new(Some(Place::at(address))), access, named_by: None, doubt: Arc::default() }
     }
@@ -58,16 +58,16 @@ impl Location {
         }
     }
 
-    /// Resolves when the server is not there any longer, or there has been another failover.
+    /// Resolves when the server has moved, or there was another failover.
     pub async fn left(&self, place: &Place) {
         let mut changes = self.place.subscribe();
-        // The same for an error, which cannot come.
+        // This cannot fail either.
         let _ = changes.wait_for(|current| current.as_ref() != Some(place)).await;
     }
 
-    /// The server does not answer there, or is not the primary.
+    /// The server at that address does not answer, or is not the primary.
     pub fn doubt(&self) {
-        // It keeps a notice without a waiter. So a doubt that comes during a look is not lost.
+        // `Notify` keeps a notice that nobody waits for, so this also works during a look.
         self.doubt.notify_one();
     }
 }

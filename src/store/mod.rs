@@ -1,6 +1,6 @@
-//! Runs the scripts: sends the typed requests of the protocol over a connection to a server.
+//! Runs the scripts: sends the protocol's typed requests to a server.
 //!
-//! Nothing here knows waits or holds. It sends, and distinguishes replies from errors.
+//! This layer does not know about waits or holds. It sends requests, and distinguishes replies from errors.
 
 pub mod backoff;
 pub mod boot;
@@ -44,58 +44,59 @@ use cluster::identity::Masters;
 use error::{Cause, RequestError};
 use server::Server;
 
-/// The servers of a client. Different names may live on different servers, so it takes the key of a lock.
+/// The servers of a client. Different names may live on different servers, so the methods take the key of a lock.
 pub trait Store: Send + Sync + 'static {
     /// The server of this lock. `None`: no node of the cluster serves its slot at the moment.
     fn serving(&self, lock_key: &str) -> Option<&dyn Server>;
     /// Why there is no connection to the lock's server.
     fn fault(&self, lock_key: &str) -> Cause;
-    /// Runs one script at the server of this seat; `request` is its first argument, which the reply echoes. Where the keys have
-    /// moved, the request fails and the listener hears of the move: it asks anew.
+    /// Runs one script at the server of this seat. `request` is the script's first argument, which the reply echoes.
+    /// If the keys have moved, the request fails, and the listener is notified of the move and asks again.
     fn run_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> BoxFuture<'a, Result<Ran<'a>, RequestError>>;
-    /// A post to the server of this seat. `None`: it takes [`run_at`](Self::run_at).
+    /// A post to the server of this seat. `None`: use [`run_at`](Self::run_at).
     fn post(&self, _seat: u16) -> Option<Box<dyn Post>> {
         None
     }
-    /// The seat of the server that has this slot now. A single one has all of them.
+    /// The seat of the server that serves this slot now. A single server serves all slots.
     fn seat_of(&self, _slot: u16) -> Option<u16> {
         Some(0)
     }
     fn listen(&self, listener: Weak<dyn Listener>);
-    /// The seats of the servers; a single one has seat 0.
+    /// The seats of the servers. A single server has seat 0.
     fn seats(&self) -> Vec<u16>;
     fn server(&self, seat: u16) -> Option<&dyn Server>;
-    /// Notified when a connection is made, lost or closed.
+    /// Notified when a connection begins, breaks or closes.
     fn changes(&self) -> watch::Receiver<()>;
     fn close(&self);
-    /// Whether it has a server for each slot of the keys.
+    /// Whether the servers form a cluster, which distributes the slots among them.
     fn is_cluster(&self) -> bool {
         false
     }
 }
 
-/// The reply of a script, and the server that ran it: in a cluster it may differ from the server that was asked first.
+/// The reply of a script, and the server that ran it. In a cluster this may be another server than the one asked
+/// first.
 pub struct Ran<'a> {
     pub reply: ScriptReply,
     pub by: &'a dyn Server,
 }
 
-/// Wraps a client's background tasks, so that a simulator can delay them and end them.
+/// Wraps a client's background tasks, so that a simulator can delay or end them.
 pub type SpawnHook = Arc<dyn Fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Events that a store reports.
 pub trait Listener: Send + Sync + 'static {
-    /// A message to this client's channel, from the server of these keys. It runs inside the connection's driver, so it must not block.
+    /// The server of these keys sent a message to this client's channel. It runs inside the connection's driver, so
+    /// it must not block.
     fn pushed(&self, from: &ServedKeys, payload: &[u8]);
-    /// A new connection is up. Messages for these keys may have been missed. It runs inside the connection's driver, so it must
-    /// not block.
+    /// A new connection is up. The client may have missed messages for these keys. It runs inside the connection's
+    /// driver, so it must not block.
     fn resumed(&self, keys: &ServedKeys);
     /// The connection that serves these keys has ended.
     fn broke(&self, keys: &ServedKeys);
-    /// Some of these slots have another server now.
+    /// Another server now serves some of these slots.
     fn moved(&self, slots: RangeInclusive<u16>);
-    /// The runtime that kept the connection has ended. It runs while that runtime is torn down, so it
-    /// must not block.
+    /// The runtime that kept the connection has ended. It runs during the runtime's shutdown, so it must not block.
     fn gone(self: Arc<Self>);
 }
 
@@ -104,11 +105,11 @@ pub trait Listener: Send + Sync + 'static {
 pub enum ServedKeys {
     /// A single server serves every key.
     All,
-    /// A node of a cluster serves those in its slots, whichever these are at the moment.
+    /// A node of a cluster serves the keys in the slots that it has at the moment.
     Slots {
         /// The node.
         seat: u16,
-        /// Those of the cluster that the node must belong to.
+        /// The masters of the cluster that the node must belong to.
         masters: Arc<Masters>,
     },
 }
@@ -118,7 +119,7 @@ impl ServedKeys {
         matches!(self, Self::Slots { .. })
     }
 
-    /// That of the server: a single one has 0.
+    /// The seat of the server. A single server has seat 0.
     pub fn seat(&self) -> u16 {
         match self {
             Self::All => 0,

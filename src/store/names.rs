@@ -11,35 +11,35 @@ use tokio::sync::watch;
 use super::error::Obstacle;
 use crate::sync::Mutex;
 
-/// A host name, and the port that is wanted there.
+/// A host name and a port.
 pub type Name = (String, u16);
 
 /// Never empty: a name without an address is an error.
 pub type Answer = Result<Vec<SocketAddr>, Obstacle>;
 
-/// The look-ups that are under way, at most one for each name. A look-up keeps a thread for as long as the resolver
-/// takes, so with a new one for each attempt to connect a resolver that hangs would get all threads.
+/// The look-ups under way, at most one for each name. A look-up keeps a thread until the resolver answers. If each
+/// attempt to connect started its own, a resolver that hangs would take all threads.
 #[derive(Clone, Default)]
 pub struct Names(Arc<Mutex<HashMap<Name, watch::Receiver<Option<Answer>>>>>);
 
 impl Names {
-    /// Joins the look-up of this name that is under way, or begins one. It has no limit: the resolver has.
+    /// Joins the look-up of this name, or starts one. Its only limit is the resolver's own.
     pub async fn look_up(&self, name: &Name) -> Answer {
         let mut under_way = self.0.lock().entry(name.clone()).or_insert_with(|| self.begin(name.clone())).clone();
         match under_way.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(answer)) => answer.clone(),
-            // Its runtime has ended.
+            // The look-up's runtime has ended.
             _ => Err(unknown(io::Error::other("the look-up has ended without an answer"))),
         }
     }
 
-    /// Runs in a task of its own, so that the look-up goes on without its callers, and the next caller can join it.
+    /// Runs in a task of its own, so that the look-up survives its callers and the next caller can join it.
     fn begin(&self, name: Name) -> watch::Receiver<Option<Answer>> {
         let (answered, answer) = watch::channel(None);
         let names = self.clone();
         tokio::spawn(async move {
             let answer = resolve(&name).await;
-            // In this order: a caller that comes after the answer must not get it. It may be old by then.
+            // In this order: the answer may be too old for a caller that comes later.
             names.0.lock().remove(&name);
             answered.send_replace(Some(answer));
         });

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::metrics::{Metrics, MetricsOptions};
 
-/// Requests in flight of each kind. Enough to keep a server busy, and few enough that a renewal
-/// never waits behind more than a few milliseconds of work (P8).
+/// Requests in flight of each kind. Enough to keep a server busy, but few enough that a renewal waits for a few
+/// milliseconds of work at most (P8).
 pub const IN_FLIGHT: usize = 256;
 
 /// The options of one client.
@@ -29,12 +29,12 @@ pub struct Options {
     pub server_timeout: Option<Duration>,
     /// Requests in flight of each kind.
     pub in_flight: usize,
-    /// The URL of the server without the password, for messages.
+    /// The server's URL without the password, for messages.
     pub address: String,
-    /// The server of a quorum that this client is for. Then the quorum logs holds and losses.
+    /// The server of a quorum that this client is for. The quorum then logs holds and losses itself.
     pub node: Option<String>,
     pub metrics_options: MetricsOptions,
-    /// Made of the two above when the client connects.
+    /// Made from the two fields above when the client connects.
     pub metrics: Metrics,
 }
 
@@ -42,7 +42,7 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The key prefix is empty, longer than 256 bytes, or has `{` or `}` in it.
+    /// The key prefix is empty, longer than 256 bytes, or contains `{` or `}`.
     #[error(
         "the key prefix must have 1 to 256 bytes and neither '{{' nor '}}', so that each name keeps a hash tag of its own"
     )]
@@ -50,7 +50,7 @@ pub enum OptionsError {
     /// The label is longer than 256 bytes.
     #[error("the label has {0} bytes; 256 are allowed")]
     LabelTooLong(usize),
-    /// A time of zero, below a millisecond, or of more than a year.
+    /// A duration below a millisecond (such as zero) or above a year.
     #[error("{option} is {value:?}; it must be between 1 ms and 365 days")]
     #[non_exhaustive]
     OutOfRange {
@@ -59,7 +59,7 @@ pub enum OptionsError {
         /// Its value.
         value: Duration,
     },
-    /// One time must be at least another.
+    /// One duration must be at least as long as another.
     #[error("{larger} ({larger_value:?}) must be at least {smaller} ({smaller_value:?}): {reason}")]
     #[non_exhaustive]
     TooShort {
@@ -67,44 +67,44 @@ pub enum OptionsError {
         larger: &'static str,
         /// Its value.
         larger_value: Duration,
-        /// The option that it is compared with.
+        /// The option it is compared with.
         smaller: &'static str,
         /// The value of that option.
         smaller_value: Duration,
-        /// The consequence otherwise.
+        /// Why it must not be shorter.
         reason: &'static str,
     },
     /// `max_waiters` is 0.
     #[error("max_waiters is 0, so that no call could wait; call try_lock if you do not want to wait")]
     NoWaiters,
-    /// Host, port or path of the server cannot be.
+    /// The host, the port or the path cannot belong to a server.
     #[error("not the address of a server: {0}")]
     Address(&'static str),
-    /// A database other than 0 in a cluster.
+    /// A database other than 0, in a cluster.
     #[error("a cluster has no database {0}: leave the number out, and use a prefix to keep locks apart")]
     DatabaseOnCluster(u32),
-    /// The name of the service is missing, by which the Sentinels know the primary.
+    /// The service name, by which the Sentinels know the primary, is missing.
     #[error("the name of the service is empty: it is the name in `sentinel monitor`, such as mymaster")]
     NoService,
-    /// Something is set for Sentinels, and there are none.
+    /// An option for Sentinels is set, but the client connects without them.
     #[error("sentinel_username, sentinel_password and sentinel_without_tls are for connecting by Sentinels")]
     NoSentinels,
-    /// TLS is for a host and a port.
+    /// TLS needs a host and a port.
     #[error("a Unix socket has no TLS: leave tls, root_certificate, client_certificate and certificates_provider out")]
     TlsOnUnixSocket,
-    /// The builder's root certificate, where nothing would use it.
+    /// Nothing would use the builder's root certificate.
     #[error(
         "root_certificate of the builder is for rediss:// URLs, and for what the redis crate connects to by TLS: use such a URL, or \
          ConnectOptions::root_certificate with connect_with"
     )]
     UnusedRootCertificate,
-    /// Both a fixed user or password and a provider of them.
+    /// Both fixed credentials and a provider are set.
     #[error("username or password and also a credentials_provider are set: use one of them")]
     TwoCredentials,
-    /// Both fixed certificates and a provider of them.
+    /// Both fixed certificates and a provider are set.
     #[error("root_certificate or client_certificate and also a certificates_provider are set: use one of them")]
     TwoCertificates,
-    /// `strict_restart` is for a single server and for Sentinel.
+    /// `strict_restart` works with a single server and with Sentinels only.
     #[error("strict_restart does not work on a cluster, whose masters fail over one by one: leave it out")]
     StrictRestartOnCluster,
     /// A quorum of fewer than three servers survives no loss.
@@ -113,20 +113,20 @@ pub enum OptionsError {
     /// A server of a quorum is a cluster.
     #[error("a quorum is made of single servers, or of primaries that Sentinels watch: a cluster has slots that move")]
     QuorumOfClusters,
-    /// A certificate or key cannot be used.
+    /// A certificate or key is unusable.
     #[error("the {what} cannot be used: {reason}")]
     #[non_exhaustive]
     Certificate {
         /// Which certificate or key.
         what: &'static str,
-        /// The problem with it.
+        /// What is wrong with it.
         reason: String,
     },
 }
 
 const LONGEST_LABEL: usize = 256;
 const LONGEST_PREFIX: usize = 256;
-/// How long a grant of a primary may come after the promotion of another one, which had not received it.
+/// How long after a replica's promotion the old primary may still make grants that the replica has not received.
 const REPLICATION_LAG: Duration = Duration::from_secs(1);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -161,21 +161,20 @@ fn default_label() -> String {
         .ok()
         .or_else(|| std::env::var("HOSTNAME").ok())
         .map_or_else(|| "localhost".into(), |host| host.trim().to_owned());
-    // 60 characters have 240 bytes at most, which leaves room for the pid.
+    // 60 characters take 240 bytes at most, which leaves room for the pid.
     let host: String = host.chars().take(60).collect();
     format!("{host}:{}", std::process::id())
 }
 
 impl Options {
-    /// Checks each option and how they relate.
     pub fn check(&self) -> Result<(), OptionsError> {
-        // The first `{` of a key begins its hash tag. A brace in the prefix could give the locks of
-        // all names one tag, or none (see keys.rs).
+        // The first `{` of a key begins its hash tag. A brace in the prefix could give the locks of all names the
+        // same tag, or no tag (see keys.rs).
         if self.prefix.is_empty() || self.prefix.len() > LONGEST_PREFIX || self.prefix.contains(['{', '}']) {
             return Err(OptionsError::Prefix);
         }
         check_label(&self.label)?;
-        // Otherwise each call that waits would end with `full`, which means that others wait.
+        // Otherwise each waiting call would end with `full`, which means that others wait.
         if self.max_waiters == 0 {
             return Err(OptionsError::NoWaiters);
         }
@@ -187,16 +186,17 @@ impl Options {
             ("server_timeout", self.server_timeout()),
             "a request that has ended cannot be waited for",
         )?;
-        // P9: a lost message costs a poll interval. The next poll must still find the ticket alive. And within half a
-        // waiter_ttl some client is heard, unless the server or the network stands still (lib/silence.lua).
+        // P9: a lost message costs a poll interval, and the next poll must still find the ticket alive. Also, the
+        // server receives a poll from some client within half a waiter_ttl, unless the server or the network stalls
+        // (lib/silence.lua).
         long_enough(
             self.waiter_ttl >= 3 * self.poll_interval,
             ("waiter_ttl", self.waiter_ttl),
-            // The option's own value, not a multiple of it: that is what the reader has set.
+            // Report the value that the user has set, not its multiple.
             ("three times poll_interval", self.poll_interval),
             "one lost poll would cost a live waiter its place",
         )?;
-        // P6: advance caps a grant by the ticket's deadline (decision 1). A longer grant_ttl would have no effect.
+        // P6: advance caps a grant by the ticket's deadline (decision 1), so a longer grant_ttl would have no effect.
         at_least(
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
@@ -204,8 +204,9 @@ impl Options {
         )
     }
 
-    /// How long a lock that was handed over lasts until its waiter confirms it. The waiter counts from its last poll (R7), and
-    /// has at least `grant_ttl` left whenever that was. A waiter whose message is lost finds the grant by its next poll (R8).
+    /// How long a pushed grant lasts until its waiter confirms it. The waiter counts from its last poll (R7), and
+    /// this leaves it at least `grant_ttl` whenever that poll was. If the message does not arrive, the waiter's next
+    /// poll finds the grant (R8).
     pub fn first_lease(&self) -> Duration {
         self.grant_ttl.saturating_add(self.poll_interval)
     }
@@ -219,28 +220,27 @@ impl Options {
             ("waiter_ttl", self.waiter_ttl),
             ("grant_ttl", self.grant_ttl),
             ("token_ttl", self.token_ttl),
-            // No max_hold is no time that could be wrong: the lease stands in, which is in the list
-            // already.
+            // Without max_hold, check the lease instead, which is already in the list.
             ("max_hold", self.max_hold.unwrap_or(self.lease)),
             ("strict_restart", self.strict_restart.unwrap_or(self.lease)),
             ("server_timeout", self.server_timeout()),
-            // Unlike the others it may be zero.
+            // Unlike the others, it may be zero.
             ("clock_difference", self.clock_difference.max(Duration::from_millis(1))),
             ("strict_restart and twice the clock_difference", self.freeze().unwrap_or(self.lease)),
         ];
         times.into_iter().try_for_each(|(option, value)| in_range(option, value))
     }
 
-    /// How long one of several servers may take to answer before the others go on without it.
+    /// How long one of several servers may take to answer before the client proceeds without it.
     pub fn server_timeout(&self) -> Duration {
         self.server_timeout.unwrap_or((self.operation_timeout / 4).max(Duration::from_millis(1)))
     }
 
-    /// Checks a lease: the client's, or that of a single lock.
+    /// Checks the lease of the client or of a single lock.
     pub fn check_lease(&self, option: &'static str, lease: Duration) -> Result<(), OptionsError> {
         in_range(option, lease)?;
-        // R5 counts a lease from before its request was sent. An answer at the end of a longer
-        // operation time-out would give a lease that is over.
+        // R5 counts a lease from before its request. With a longer operation time-out, the lease could have expired
+        // when the answer arrives.
         at_least(
             (option, lease),
             ("operation_timeout", self.operation_timeout),
@@ -251,11 +251,11 @@ impl Options {
         self.check_longest(option, lease)
     }
 
-    /// Checks how long a name may be taken without a renewal.
+    /// Checks how long a hold may last without a renewal.
     pub fn check_longest(&self, option: &'static str, time: Duration) -> Result<(), OptionsError> {
         in_range(option, time)?;
-        // R10: without the key the next token comes from the clock alone, and a clock that was set
-        // back would give a smaller one than the holder has (P2).
+        // R10: without the key, the next token comes from the clock alone. If someone set the clock back, that token
+        // would be smaller than the holder's (P2).
         at_least(
             ("token_ttl", self.token_ttl),
             (option, time),
@@ -264,12 +264,12 @@ impl Options {
         self.check_freeze(option, time, Duration::ZERO)
     }
 
-    /// Checks a lease that `extend` asks for, where `max_hold` leaves this much.
+    /// Checks the lease that `extend` asks for against the time that `max_hold` leaves.
     pub fn check_max_hold(&self, lease: Duration, left: Duration) -> Result<(), OptionsError> {
         at_least(("what max_hold leaves", left), ("the lease of extend", lease), "a hold must end by then")
     }
 
-    /// P1 over a restart: what may be held for longer than the freeze is held by two after it.
+    /// P1 over a restart: if a hold could outlast the freeze, two owners could hold the name afterwards.
     fn check_freeze(&self, option: &'static str, value: Duration, more: Duration) -> Result<(), OptionsError> {
         let longest = self.strict_restart.map_or(value, |longest| longest + more);
         at_least(
@@ -279,25 +279,24 @@ impl Options {
         )
     }
 
-    /// How long a server that may have forgotten a grant makes none. `None`: not at all.
+    /// How long a server that may have forgotten a grant refuses to make new ones. `None`: it does not freeze.
     pub fn freeze(&self) -> Option<Duration> {
-        // Q8: the tokens of a server that has forgotten all come from its clock.
+        // Q8: after a loss of data, the server's tokens come from its clock.
         self.strict_restart.map(|longest| {
             longest.saturating_add(self.clock_difference.saturating_mul(2)).saturating_add(REPLICATION_LAG)
         })
     }
 }
 
-/// Checks the label of a client or of a call.
 pub fn check_label(label: &str) -> Result<(), OptionsError> {
-    // It stands in each place of the queue.
+    // Each place in the queue contains it.
     if label.len() > LONGEST_LABEL { Err(OptionsError::LabelTooLong(label.len())) } else { Ok(()) }
 }
 
-/// Whether it is a time that may be set.
+/// Checks that a duration is allowed.
 pub fn in_range(option: &'static str, value: Duration) -> Result<(), OptionsError> {
-    // Less than a millisecond is sent as 0, and PEXPIRE with 0 deletes the key. The upper end keeps
-    // sums of times within what PEXPIRE and `Instant` can take.
+    // The client would send less than a millisecond as 0, and PEXPIRE with 0 deletes the key. The upper bound keeps
+    // sums of durations within the range of PEXPIRE and `Instant`.
     if value < Duration::from_millis(1) || value > YEAR {
         return Err(OptionsError::OutOfRange { option, value });
     }
@@ -312,7 +311,7 @@ fn at_least(
     long_enough(larger.1 >= smaller.1, larger, smaller, reason)
 }
 
-/// The error, unless the relation between the two holds.
+/// Returns the error unless the relation between the two holds.
 fn long_enough(
     holds: bool,
     (larger, larger_value): (&'static str, Duration),
@@ -349,7 +348,7 @@ mod tests {
         assert!(matches!(checked(|o| o.lease = Duration::ZERO), Err(OptionsError::OutOfRange { option: "lease", .. })));
         assert!(matches!(checked(|o| o.waiter_ttl = Duration::from_secs(3)), Err(OptionsError::TooShort { .. })));
         assert_eq!(checked(|o| o.grant_ttl = Duration::from_millis(1)), Ok(()), "the poll interval comes on top");
-        // A client that polls less often than a lease lasts notices its end too late (P7).
+        // A client that polls less often than a lease lasts would notice its end too late (P7).
         assert!(matches!(
             checked(|o| (o.lease, o.poll_interval, o.waiter_ttl) =
                 (Duration::from_secs(2), o.grant_ttl, Duration::from_secs(9))),

@@ -1,7 +1,7 @@
-//! The rights that a user needs, read from the scripts themselves, and the check that it has them.
+//! The rights that a user needs, read from the scripts themselves, and the check that the user has them.
 //!
-//! A right that is missing in the middle of a script leaves half of its writes behind (Redis does not
-//! roll back), so all are asked for before the first one runs.
+//! Redis does not roll back, so a right that is missing in the middle of a script leaves half of its writes. The
+//! client therefore checks all rights before it runs the first script.
 
 use std::collections::HashSet;
 
@@ -11,16 +11,16 @@ use fairlock_proto::keys::{self, Keys, Kind};
 
 use super::script;
 
-/// Asks without running anything. ARGV repeats: command, the right that its arguments need, how many arguments, the
-/// arguments. Returns what is missing, as ACL SETUSER takes it. A server without ACL checks in scripts (before Redis
-/// 7.0, some relatives of Redis) misses nothing here.
+/// Checks rights without running anything. ARGV repeats: command, the right that its arguments need, number of
+/// arguments, the arguments. Returns the missing rights, as ACL SETUSER takes them. Servers without ACL checks in
+/// scripts (before Redis 7.0, some relatives of Redis) report nothing as missing.
 ///
-/// EVAL comes first: it runs this script, so it is granted, and with it the keys are asked for alone. Only if they are
-/// missing are the commands asked for without keys. SET is not: the server finds its key by code that reads the
-/// argument without checking that it is there.
+/// EVAL comes first. It runs this script, so the user has the right to it, and the check with keys tests the keys
+/// alone. Only if keys are missing does the script check the commands without keys. It skips SET there: the server's
+/// code to find SET's key reads the argument without checking that it exists.
 ///
-/// Redis 8 answers only for as many arguments as the command takes, so they are filled up. Without its keys a command cannot be
-/// asked for there, and is named once the keys are granted.
+/// Redis 8 answers only if the number of arguments fits the command, so the script adds some. Redis 8 cannot check a
+/// command without its keys: the script reports such a command only once the user has the keys.
 pub const SCRIPT: &str = "#!lua flags=no-writes,allow-stale
 local missing, failed, granted, keys, fills = {}, {}, {}, true, false
 if not redis.acl_check_cmd then return missing end
@@ -60,27 +60,26 @@ for _, of in ipairs(failed) do missing[#missing + 1] = lacking(of[1], of[2]) end
 return missing
 ";
 
-/// The arguments of [`SCRIPT`] for all scripts and a client that listens on `channel`. `more`: further
-/// commands, with their arguments. `strict`: boot.lua and its key are used too.
+/// The arguments of [`SCRIPT`] for all scripts, for a client that listens on `channel`. `more`: further commands with
+/// their arguments. `strict`: the client also uses boot.lua and its key.
 pub fn question(prefix: &str, channel: &str, more: &[&[&str]], strict: bool) -> Vec<String> {
-    // No lock has the empty name. Its keys stand for those of each name, since rights are given for
-    // the prefix.
+    // No lock has the empty name. Its keys can represent the keys of all names, since users get rights to the prefix.
     let mut asked = RightsAsked::new(prefix);
     let is_used = |name: &&str| strict || *name != "boot";
     let all: Vec<String> = KEYS.iter().filter(|name| is_used(name)).filter_map(|name| asked.key(name)).collect();
     let eval = ["".to_owned(), all.len().to_string()].into_iter().chain(all).collect();
     asked.push("eval", asked.key_pattern(), eval);
-    // Once for each file, and not for each script that includes it: reading them is most of the cost of making a
-    // client.
+    // Reads each file once, and not once for each script that includes it: reading them is most of the cost of making
+    // a client.
     let calls = script::files().flat_map(calls);
     for (command, names) in calls.filter(|(_, names)| names.first().is_none_or(is_used)) {
         asked.call(&command, &names);
     }
-    // Without keys: those were asked for with EVAL.
+    // Without keys: EVAL has checked them.
     asked.push("evalsha", String::new(), vec!["0".to_owned(), "0".to_owned()]);
     asked.push("subscribe", asked.channel_pattern(), vec![channel.to_owned()]);
     if strict {
-        // For the identity of the server's life.
+        // To detect restarts of the server.
         asked.push("info", String::new(), vec!["server".to_owned()]);
     }
     for words in more {
@@ -90,13 +89,11 @@ pub fn question(prefix: &str, channel: &str, more: &[&[&str]], strict: bool) -> 
     asked.words
 }
 
-/// Optional rights of a user.
 #[cfg(feature = "_cli")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
-    /// The locks are in another database than 0.
+    /// The locks are in a database other than 0.
     pub another_database: bool,
-    /// The server is a cluster.
     pub cluster: bool,
     /// The client has `strict_restart`.
     pub strict_restart: bool,
@@ -104,10 +101,10 @@ pub struct Beside {
     pub lists: bool,
 }
 
-/// Every right of a user, as ACL SETUSER takes it after `reset`.
+/// All rights of a user, as ACL SETUSER takes them after `reset`.
 #[cfg(feature = "_cli")]
 pub fn all(prefix: &str, beside: Beside) -> Vec<String> {
-    // INFO shows eviction, and PING shows that the line is cut. Locks work without both, but the client learns less.
+    // INFO shows eviction, and PING shows a cut line. Locks work without both, but the client notices less.
     let mut named = ["eval", "evalsha", "subscribe", "info", "ping"].map(str::to_owned).to_vec();
     let of_scripts = script::SCRIPTS.iter().filter(|script| script.name != ScriptName::Boot || beside.strict_restart);
     named.extend(of_scripts.flat_map(|script| calls(script.text())).map(|(command, _)| command.to_ascii_lowercase()));
@@ -121,7 +118,7 @@ pub fn all(prefix: &str, beside: Beside) -> Vec<String> {
     let mut rights = vec![asked.key_pattern(), asked.channel_pattern()];
     for command in named {
         let right = format!("+{command}");
-        // In the order of the scripts, each once.
+        // In the order of the scripts, without duplicates.
         if !rights.contains(&right) {
             rights.push(right);
         }
@@ -129,14 +126,14 @@ pub fn all(prefix: &str, beside: Beside) -> Vec<String> {
     rights
 }
 
-/// The names that keys have in the scripts.
+/// The names of keys in the scripts.
 const KEYS: [&str; 7] = ["lock", "queue", "deadlines", "tokens", "tombstone", "limit", "boot"];
 
 struct RightsAsked<'a> {
     prefix: &'a str,
     keys: Keys,
     words: Vec<String>,
-    /// Questions so far. Scripts share most of their calls, and each question costs the server 3 µs.
+    /// The questions so far. Scripts share most of their calls, and each question costs the server 3 µs.
     seen: HashSet<Vec<String>>,
 }
 
@@ -172,18 +169,18 @@ impl<'a> RightsAsked<'a> {
             return self.push(container, right, vec![subcommand.to_ascii_lowercase()]);
         }
         if names.first() == Some(&"channel") {
-            // Another client's channel: a grant goes to another client.
+            // Use another client's channel, as grants go to other clients.
             let channel = format!("{}0", keys::channel_prefix(self.prefix));
             return self.push(command, self.channel_pattern(), vec![channel, "0".into()]);
         }
-        // Nothing after the keys: DEL and EXISTS would take it for another one.
+        // Nothing after the keys: DEL and EXISTS would take it for another key.
         let arguments: Vec<_> = names.iter().map_while(|name| self.key(name)).collect();
         let right = if arguments.is_empty() { String::new() } else { self.key_pattern() };
         self.push(command, right, arguments);
     }
 
     fn push(&mut self, command: &str, right: String, arguments: Vec<String>) {
-        // Their number goes first: ARGV is one flat list, and the script finds the next command by it.
+        // The number goes first: ARGV is one flat list, and the script uses the number to find the next command.
         let mut words = vec![command.to_ascii_lowercase(), right, arguments.len().to_string()];
         words.extend(arguments);
         if self.seen.insert(words.clone()) {
@@ -192,23 +189,22 @@ impl<'a> RightsAsked<'a> {
     }
 }
 
-/// Each command in the text of a script, with the names that stand behind it.
+/// Each command in the text of a script, with the names after it.
 fn calls(source: &str) -> Vec<(String, Vec<&str>)> {
     let starts = ["call('", "read('"];
     let after = starts.iter().flat_map(|start| source.split(start).skip(1));
     let mut found: Vec<_> = after
         .filter_map(|rest| {
             let (command, rest) = rest.split_once('\'')?;
-            // The keys come first and are plain names, so that what a nested call cuts off here does
-            // not matter.
+            // The keys come first and are plain names. So it does not matter that this cuts off nested calls.
             let mut arguments = rest.split(')').next()?.split(',').skip(1).peekable();
-            // A key comes first. What is quoted there is a subcommand.
+            // A key comes first. A quoted word there is a subcommand.
             let subcommand = arguments.next_if(|word| word.trim_start().starts_with('\''));
             let subcommand = subcommand.map(|word| format!("|{}", word.trim().trim_matches('\'')));
             Some((command.to_owned() + &subcommand.unwrap_or_default(), arguments.map(first_word).collect()))
         })
         .collect();
-    // Sorted, because `dedup` sees only neighbours. Each command is then asked about once for a script.
+    // Sorted, because `dedup` compares neighbours only. The client then asks about each command once for a script.
     found.sort();
     found.dedup();
     found
@@ -235,7 +231,7 @@ mod tests {
                 let has_keys = !["TIME", "PUBSUB|NUMSUB"].contains(&command.as_str());
                 assert!(known || !has_keys, "{:?}: {command} of {names:?}", script.name);
             }
-            // Each is written out, but for those of `call` and `read`, whose definitions in lua/lib are these.
+            // All calls name their command, except in the definitions of `call` and `read` in lua/lib.
             let (text, count) = (script.text(), |word: &str| script.text().matches(word).count());
             let (of_call, of_read) = (count("local call = redis.call\n"), count("redis.pcall(command, "));
             assert!(of_call == 1 && of_read <= 1, "{:?}", script.name);
@@ -244,12 +240,12 @@ mod tests {
             let asked = found.iter().any(|(command, names)| command == "PUBLISH" && names[0] == "channel");
             assert_eq!(asked, text.contains("'PUBLISH', channel .. "), "{:?}", script.name);
             let (uses, quoted) = (count("call(") + count("read("), count("call('") + count("read('"));
-            // The two that are not are in the definition of `read`.
+            // The two others are in the definition of `read`.
             assert_eq!(uses, quoted + 2 * of_read, "{:?}: a command that is not written out", script.name);
         }
     }
 
-    /// Each file is read once. What is in no script, such as a call in a comment, must not be asked for.
+    /// The client reads each file once. It must not ask for calls that are in no script, such as one in a comment.
     #[test]
     fn the_files_have_the_calls_of_the_scripts() {
         let of_files: HashSet<_> = script::files().flat_map(calls).collect();

@@ -19,20 +19,18 @@ use super::server::{Server, Told};
 use super::{Ran, Store};
 use crate::metrics::RequestMetrics;
 
-/// A reply, with the time of its server.
 #[derive(Clone)]
 pub struct Answer<T> {
     pub body: T,
-    /// The server's clock in milliseconds since 1970, or 0 where the script did not read it.
+    /// The server's clock in milliseconds since 1970, or 0 if the script did not read it.
     pub server_ms: i64,
 }
 
-/// Runs the scripts of one client.
 pub struct Runner {
     pub store: Box<dyn Store>,
     pub options: Arc<Options>,
     pub client: ClientArgs,
-    /// The terms of a wait without a label of its own.
+    /// The terms of a wait without its own label.
     pub terms: Arc<str>,
 }
 
@@ -47,20 +45,20 @@ impl Runner {
         Self { store, options, client, terms }
     }
 
-    /// Whether the server of this lock can be reached, as far as is known.
+    /// Whether the client can reach the server of this lock, as far as it knows.
     pub fn is_connected(&self, lock_key: &str) -> bool {
         self.store.serving(lock_key).is_some_and(|server| server.is_ready())
     }
 
-    /// Whether the server of this lock grants nothing for a while, as far as is known.
+    /// Whether the server of this lock is frozen and grants nothing, as far as the client knows.
     pub fn is_frozen(&self, lock_key: &str) -> bool {
         self.frozen_for(lock_key).is_some()
     }
 
-    /// For how much longer it grants nothing.
+    /// How much longer the server grants nothing.
     pub fn frozen_for(&self, lock_key: &str) -> Option<Duration> {
         let server = self.store.serving(lock_key)?;
-        // As usual there was no freeze, and the clock need not be read.
+        // Usually there was no freeze. Then do not read the clock.
         let frozen_until = server.boot().map(Boot::frozen_until).filter(|until| *until > 0)?;
         let frozen_until = i64::try_from(frozen_until).unwrap_or(i64::MAX);
         let left = frozen_until.saturating_sub(server.clock().at(now()));
@@ -71,23 +69,22 @@ impl Runner {
         self.store.server(0).and_then(Server::server_id)
     }
 
-    /// When a call that begins now, and waits for nothing but its answer, is out of time.
+    /// The end of a call that begins now and only waits for its answer.
     pub fn limit(&self) -> Instant {
         now() + self.options.operation_timeout
     }
 
-    /// Why a request for this lock has no answer, if it has not failed.
+    /// Why a request for this lock is still unanswered, if it has not failed.
     pub fn why_no_answer(&self, lock_key: &str) -> Cause {
         if self.is_connected(lock_key) { Arc::new(Fault::NoAnswerYet) } else { self.store.fault(lock_key) }
     }
 
-    /// Whether this post took the request. Without a limit, a gate or a time-out: who asks has its own.
+    /// Whether this post took the request. It sets no limit, gate or time-out: the caller has its own.
     pub fn hand_over(&self, request: &Request, number: u64, post: &mut dyn Post) -> bool {
         let command = || request.command(&self.client);
         post.take(Call::new(&command, &request.keys().lock), number)
     }
 
-    /// Sends a request that no post takes.
     pub async fn send_the_long_way(
         &self,
         request: &Request,
@@ -100,7 +97,7 @@ impl Runner {
         Ok((reply, if is_asked { Answerer::Asked } else { Answerer::Another }))
     }
 
-    /// Reads what came of it.
+    /// Reads the outcome.
     pub fn end(
         &self,
         observed: &RequestMetrics,
@@ -120,7 +117,7 @@ impl Runner {
         })
     }
 
-    /// Sends one command that changes nothing to one of the servers. Returns how long its answer took, too.
+    /// Sends a command that changes nothing to one of the servers. Also returns how long the answer took.
     pub async fn ask(&self, server: &dyn Server, words: &[&str]) -> Result<(Told, Duration), RequestError> {
         let timeout = self.options.operation_timeout;
         let deadline = now() + timeout;
@@ -149,7 +146,7 @@ fn read(number: u64, request: &Request, reply: &ScriptReply, answerer: Answerer)
 fn head_of<'a>(request: u64, reply: &'a ScriptReply) -> Result<(Head<'a>, Fields<'a>), Malformed> {
     let mut fields = Fields::new(reply);
     let head = Head::decode(&mut fields)?;
-    // A connection whose replies are shifted by one would give a lock to the wrong caller (P1).
+    // If the connection's replies were shifted by one, the wrong caller would get a lock (P1).
     if u64::try_from(head.request) != Ok(request) {
         return Err(Malformed(format!("the reply to request {} arrived for request {request}", head.request)));
     }

@@ -1,15 +1,14 @@
 //! The scripts of `lua/`, with their includes filled in.
 //!
-//! A line `--#include NAME` stands for `lua/lib/NAME.lua`, in a script and in a part. A part includes
-//! what it needs itself, and ends up in a script once, at the first place where it is needed. That
-//! place matters: Lua creates the functions of a part when it gets there, so a script that returns
-//! before does not pay for them.
+//! A line `--#include NAME` inserts `lua/lib/NAME.lua`, in scripts and in parts. A part includes what it needs
+//! itself. A script contains each part once, at the first place that needs it. The place matters: Lua creates a
+//! part's functions when it gets there, so a script that returns earlier does not pay for them.
 //!
-//! A script for shared names takes a part from `lua/shared/lib` where there is one of that name, and else from `lua/lib`. So
-//! what differs is chosen when a script is put together, and never while it runs.
+//! A script for shared names uses the part from `lua/shared/lib` if there is one of that name, else the one from
+//! `lua/lib`. So the variant is chosen when the script is assembled, never while it runs.
 //!
-//! A line `--#paste NAME` stands for a part as well, each time. Such a part makes no function, since a function costs as much as
-//! a small inner call, and what several ways do alike is still written once (decision 20).
+//! A line `--#paste NAME` inserts a part each time. Such a part does not create a function, which would cost as much
+//! as a small inner call. Shared code still exists only once (decision 20).
 
 use std::sync::OnceLock;
 
@@ -19,7 +18,7 @@ use fairlock_proto::command::ScriptName;
 pub struct Script {
     pub name: ScriptName,
     own: &'static str,
-    /// Made when it is needed first: a client that ends soon uses few of them.
+    /// Made when it is first needed: a short-lived client uses few scripts.
     text: OnceLock<String>,
     sha1: OnceLock<String>,
 }
@@ -33,13 +32,11 @@ impl Script {
         self.text.get_or_init(|| text(self.own, self.name.is_shared()))
     }
 
-    /// Its name for EVALSHA.
     pub fn sha1(&self) -> &str {
         self.sha1.get_or_init(|| redis::Script::new(self.text()).get_hash().to_owned())
     }
 }
 
-/// All scripts, in the order of their names.
 pub static SCRIPTS: [Script; 19] = [
     Script::new(ScriptName::Acquire, include_str!("../../lua/acquire.lua")),
     Script::new(ScriptName::Boot, include_str!("../../lua/boot.lua")),
@@ -62,18 +59,17 @@ pub static SCRIPTS: [Script; 19] = [
     Script::new(ScriptName::SharedSetLimit, include_str!("../../lua/shared/set_limit.lua")),
 ];
 
-/// The script of this name.
 pub fn of(name: ScriptName) -> &'static Script {
     &SCRIPTS[name as usize]
 }
 
-/// The files that the scripts are made of, each once.
+/// The files that make up the scripts, each once.
 pub fn files() -> impl Iterator<Item = &'static str> {
     SCRIPTS.iter().map(|script| script.own).chain(PARTS.iter().chain(SHARED_PARTS).map(|(_, part)| *part))
 }
 
-/// The script as the server gets it: without comments and indentation, which are most of its text. Each new client sends
-/// the text of each script once.
+/// The script as the server gets it: without comments and indentation, which are most of the text. Each new client
+/// sends each script's text once.
 pub fn text(source: &str, is_shared: bool) -> String {
     let script = assemble(source, is_shared);
     let mut text = String::with_capacity(script.len());
@@ -84,7 +80,6 @@ pub fn text(source: &str, is_shared: bool) -> String {
     text
 }
 
-/// The parts in `lua/lib`, by name.
 const PARTS: &[(&str, &str)] = &[
     ("advance", include_str!("../../lua/lib/advance.lua")),
     ("base", include_str!("../../lua/lib/base.lua")),
@@ -117,7 +112,6 @@ const PARTS: &[(&str, &str)] = &[
     ("token", include_str!("../../lua/lib/token.lua")),
 ];
 
-/// The parts in `lua/shared/lib`, by name.
 const SHARED_PARTS: &[(&str, &str)] = &[
     ("advance", include_str!("../../lua/shared/lib/advance.lua")),
     ("fields", include_str!("../../lua/shared/lib/fields.lua")),
@@ -132,21 +126,21 @@ const SHARED_PARTS: &[(&str, &str)] = &[
     ("usual_limit", include_str!("../../lua/shared/lib/usual_limit.lua")),
 ];
 
-/// Fills in the includes. An unknown one stays in the text, where tests/house.rs finds it.
+/// Fills in the includes. An unknown one stays in the text, and tests/house.rs finds it.
 pub fn assemble(source: &str, is_shared: bool) -> String {
     let mut script = String::with_capacity(8 * source.len());
     append(source, is_shared, &mut Vec::new(), &mut script);
     script
 }
 
-/// The part of this name that a line stands for.
+/// The part that this line inserts.
 fn part(line: &str, mark: &str, is_shared: bool) -> Option<(&'static str, &'static str)> {
     let name = line.trim_start().strip_prefix(mark)?;
     let shared = if is_shared { SHARED_PARTS } else { &[] };
     shared.iter().chain(PARTS).find(|(part, _)| *part == name).copied()
 }
 
-/// `included`: the parts that are in `script`, or about to be. So parts that include each other end.
+/// `included`: the parts already in `script`, or about to be. So parts that include each other end.
 fn append(source: &str, is_shared: bool, included: &mut Vec<&'static str>, script: &mut String) {
     for line in source.lines() {
         if let Some((_, text)) = part(line, "--#paste ", is_shared) {
@@ -154,12 +148,11 @@ fn append(source: &str, is_shared: bool, included: &mut Vec<&'static str>, scrip
             continue;
         }
         match part(line, "--#include ", is_shared) {
-            // A second copy would make the same functions again, which costs as much as a small inner
-            // call (decision 20).
+            // A second copy would create the same functions again, which costs as much as a small inner call
+            // (decision 20).
             Some((part, _)) if included.contains(&part) => {}
             Some((part, text)) => {
-                // Before its text is read, not after it. Otherwise parts that include each other would
-                // never end.
+                // Before reading its text. Otherwise parts that include each other would never end.
                 included.push(part);
                 append(text, is_shared, included, script);
             }

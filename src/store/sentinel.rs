@@ -1,8 +1,8 @@
 //! The primary of a service that Sentinels watch.
 //!
-//! The client polls all Sentinels, and believes a majority: a Sentinel that is cut off from the others
-//! may name a primary that was replaced. A client that only waits for its connection to break would stay with
-//! a primary that was frozen, demoted meanwhile, and goes on (10 s in a measurement).
+//! The client polls all Sentinels and believes a majority: an isolated Sentinel may name a primary that was replaced.
+//! Polling is needed because a frozen primary may be demoted and then continue. A client that only waits for its
+//! connection to break would stay with it (10 s in a measurement).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,15 +27,16 @@ use super::options::Options;
 use super::runtime::{AFTER_PANIC, survive};
 use crate::sync::Mutex;
 
-/// How often each Sentinel is asked: a client has to leave a demoted primary within a second.
+/// How often the client asks each Sentinel: it has to leave a demoted primary within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
 /// How long a Sentinel may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Between two tries of the first connection.
+/// The pause between two tries of the first connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the Sentinels for the primary, and connects to it. During a failover this takes up to the operation
-/// time-out: until they agree, and until the new primary is one. The node goes on looking for it where that failed.
+/// Asks the Sentinels for the primary, and connects to it. During a failover this takes up to the operation time-out:
+/// the Sentinels must agree, and the new primary must be promoted. If this fails, the node goes on looking for the
+/// primary.
 pub async fn connect(
     service: String,
     sentinels: Vec<Address>,
@@ -58,7 +59,7 @@ pub async fn connect(
         }
     });
     let until = now() + options.operation_timeout;
-    // Longer than a Sentinel has to answer, so that the error says why it did not.
+    // Longer than a Sentinel may take to answer, so that the error says why it did not.
     let outcome = sentinels.first_answer(until + options.operation_timeout / 2).await;
     if outcome.is_err() {
         return (node, outcome);
@@ -72,7 +73,7 @@ pub async fn connect(
     }
 }
 
-/// The Sentinels of one service. They say where its primary is.
+/// The Sentinels of one service. They report where its primary is.
 struct Sentinels {
     service: String,
     operation_timeout: Duration,
@@ -81,18 +82,16 @@ struct Sentinels {
     targets: Vec<Target>,
     location: Arc<Location>,
     votes: Mutex<Vec<Vote>>,
-    /// There was one, and it is said in the log that it is gone.
+    /// There was a majority, and the client has logged its loss.
     lacks_majority: AtomicBool,
-    /// Notified by each vote.
     voted: Notify,
 }
 
-/// What a Sentinel said last.
+/// A Sentinel's last answer.
 #[derive(Debug, Clone)]
 enum Vote {
     NotAsked,
     Failed(ConnectError),
-    /// It does not know the service.
     Unknown,
     Primary(Place),
 }
@@ -113,12 +112,11 @@ impl Sentinels {
         Self { service, operation_timeout, strict, targets, location, votes, lacks_majority, voted: Notify::new() }
     }
 
-    /// Asks them from now on. It never ends.
+    /// Polls the Sentinels. Never ends.
     async fn ask_all(&self) {
         join_all((0..self.targets.len()).map(|number| self.ask_again_and_again(number))).await;
     }
 
-    /// Waits for the first majority.
     async fn first_answer(&self, until: Instant) -> Result<(), ConnectError> {
         loop {
             let voted = self.voted.notified();
@@ -140,7 +138,8 @@ impl Sentinels {
             let error = match self.open(target).await {
                 Ok(SignedIn { mut connection, peer, .. }) => tokio::select! {
                     error = self.ask_while_it_answers(number, target, &mut connection) => error,
-                    // The one of before may go on, with a primary that new clients are not led to.
+                    // The Sentinel at the old address may still run, and name a primary to which new clients are not
+                    // led.
                     () = target.name_left(peer) => continue,
                 },
                 Err(error) => error,
@@ -181,7 +180,7 @@ impl Sentinels {
         }
     }
 
-    /// Asked after the address, so that it is not older. Only for `strict_restart`.
+    /// Only for `strict_restart`. Ask after the address, so that the epoch is not older.
     async fn epoch(&self, connection: &mut Connection) -> Result<u64, redis::RedisError> {
         if !self.strict {
             return Ok(0);
@@ -201,7 +200,7 @@ impl Sentinels {
             }
             majority(&votes)
         };
-        // Without a majority the last one stays: a primary that works is not left because Sentinels are down.
+        // Without a majority, stay: the client does not leave a working primary because Sentinels are down.
         match majority {
             Some(_) => {
                 self.location.move_to(majority);
@@ -217,8 +216,8 @@ impl Sentinels {
         self.voted.notify_waiters();
     }
 
-    /// Why no majority will come: each of them was asked, and none of them names a primary that another one
-    /// could confirm in a moment.
+    /// Why no majority will come: the client has asked every Sentinel, and none names a primary that another one
+    /// could still confirm.
     fn hopeless(&self) -> Option<ConnectError> {
         let votes = self.votes.lock().clone();
         let count = |is: fn(&Vote) -> bool| votes.iter().filter(|vote| is(vote)).count();
@@ -251,8 +250,8 @@ impl Sentinels {
     }
 }
 
-/// The primary that more than half of all Sentinels name, not only of those that answer, and the latest failover that
-/// any of these knows.
+/// The primary named by more than half of all Sentinels, including those that do not answer, and the latest failover
+/// that any of these Sentinels knows.
 fn majority(votes: &[Vote]) -> Option<Place> {
     let places = || votes.iter().filter_map(|vote| if let Vote::Primary(place) = vote { Some(place) } else { None });
     places().find_map(|Place { address, .. }| {

@@ -1,4 +1,4 @@
-//! One of a client's servers. It is asked about no key: `Store` finds the server of a lock.
+//! One of a client's servers. Its methods take no key: `Store` finds the server of a lock.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::clock::ServerClock;
 use super::error::{Cause, RequestError};
 
 pub trait Server: Send + Sync + 'static {
-    /// Whether a request would be sent at once.
+    /// Whether a request could go out at once.
     fn is_ready(&self) -> bool;
     /// Resolves when [`is_ready`](Self::is_ready) holds, or with `Closed` or `RuntimeGone`.
     fn ready(&self) -> BoxFuture<'_, Result<(), RequestError>>;
-    /// Has it connected, if it is not.
+    /// Connects the server if it is not connected.
     fn want(&self);
     /// Why there is no connection.
     fn fault(&self) -> Cause;
@@ -26,26 +26,26 @@ pub trait Server: Send + Sync + 'static {
     fn ask<'a>(&'a self, words: &'a [&'a str]) -> BoxFuture<'a, Result<Told, RequestError>>;
     /// Drops the connection, because it delivered a reply that belongs to another request.
     fn distrust(&self);
-    /// An answer did not come in time: the connection may be half-open, so find out at once.
+    /// An answer did not come in time. The connection may be half-open, so this finds out at once.
     fn suspect(&self);
     fn clock(&self) -> &ServerClock;
     /// Host and port, or the path of the socket.
     fn address(&self) -> String;
     fn line(&self) -> Line;
-    /// Since when the line is down or being resumed, if it was up before.
+    /// How long the connection has been down or resuming, if it was up before.
     fn down_for(&self) -> Option<Duration>;
     /// Whether messages from it arrive: a proxy may swallow them.
     fn hears(&self) -> bool;
     /// Its freezes, with `strict_restart`.
     fn boot(&self) -> Option<&Boot>;
-    /// The identity of the server: two clients with the same one are connected to the same server. `None`: the user may not ask for it.
+    /// The server's identity: if two clients see the same one, they are connected to the same server. `None`: the
+    /// user may not ask for it.
     fn server_id(&self) -> Option<String>;
 }
 
-/// The state of a connection.
 #[derive(Debug, Clone)]
 pub enum Line {
-    /// No lock there was asked for yet.
+    /// Nobody has asked for a lock there yet.
     Idle,
     Down(Cause),
     Up,
@@ -55,8 +55,8 @@ pub enum Line {
 
 /// The answer to a command.
 pub struct Told {
-    /// Its texts, without the lists that they are in.
+    /// The answer's texts, without the lists that contain them.
     pub texts: Vec<Vec<u8>>,
-    /// Cancelled when the connection that it came over is gone.
+    /// Cancelled when the connection that brought the answer has ended.
     pub connection: CancellationToken,
 }

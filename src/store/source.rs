@@ -1,4 +1,4 @@
-//! Credentials and certificates: set once, or asked for at each connect.
+//! Credentials and certificates: fixed, or from a provider at each connect.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,7 @@ use super::error::{Cause, Obstacle};
 
 type Provide<T> = dyn Fn() -> BoxFuture<'static, Result<T, Cause>> + Send + Sync;
 
-/// A fixed value, or a provider: code of the user that returns the value.
+/// A fixed value, or a provider: user code that returns the value.
 #[derive(Clone, Default)]
 pub struct Source<T> {
     pub fixed: T,
@@ -48,7 +48,7 @@ impl<T: Clone + Send + 'static> Source<T> {
 }
 
 impl<T: Default + PartialEq> Source<T> {
-    /// Both are set: one would win silently, and the user could not know which.
+    /// Both are set. One would silently win, and the user could not know which.
     pub fn is_ambiguous(&self) -> bool {
         self.has_provider() && self.fixed != T::default()
     }

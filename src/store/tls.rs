@@ -1,4 +1,4 @@
-//! TLS by rustls. The crypto provider belongs to the connection: nothing is installed for the whole process.
+//! TLS by rustls. Each connection uses its own crypto provider; none is installed for the whole process.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,15 +26,15 @@ use crate::sync::Mutex;
 
 /// The names that a server's certificate may be for.
 pub enum Peers {
-    /// Each by the host that the user, or a Sentinel, has named.
+    /// Each server by the host that the user or a Sentinel has named.
     Separate,
-    /// The nodes of a cluster. A node that the cluster lists by address may also have a certificate for one of these hosts, which
-    /// the user has named: most clusters announce addresses, and few authorities sign one (decision 99).
+    /// The nodes of a cluster. If the cluster lists a node by address, its certificate may also be for one of these
+    /// hosts, which the user has named: most clusters announce addresses, and few authorities sign one (decision 99).
     OfCluster(Vec<ServerName<'static>>),
 }
 
 impl Peers {
-    /// `None`: no cluster.
+    /// `None`: not a cluster.
     pub fn new(seeds: Option<&[Address]>) -> Self {
         let host = |seed: &Address| match seed {
             Address::Tcp { host, .. } if !is_address(host) => ServerName::try_from(host.clone()).ok(),
@@ -43,7 +43,7 @@ impl Peers {
         seeds.map_or(Self::Separate, |seeds| Self::OfCluster(seeds.iter().filter_map(host).collect()))
     }
 
-    /// The names that a certificate may be for besides this host.
+    /// The names that a certificate may be for, in addition to this host.
     fn other_names(&self, host: &str) -> &[ServerName<'static>] {
         match self {
             Self::OfCluster(hosts) if is_address(host) => hosts,
@@ -60,17 +60,17 @@ fn is_address(host: &str) -> bool {
 pub struct Tls {
     certificates: TlsOptions,
     peers: Arc<Peers>,
-    /// The certificates of the last connect, parsed. Other connects need not parse the same ones again.
+    /// The certificates of the last connect, parsed. The next connect reuses them if they are the same.
     latest: Mutex<Option<(Certificates, Certified)>>,
-    /// The authorities of the machine. Reading them takes some milliseconds, so they are read only when first needed.
+    /// The machine's authorities. Reading them takes some milliseconds, so the client reads them only when it first
+    /// needs them.
     of_machine: OnceLock<Arc<RootCertStore>>,
 }
 
-/// TLS that is set up with some certificates.
 #[derive(Clone)]
 pub struct Certified {
     config: Arc<ClientConfig>,
-    /// The check of a server's certificate; `None` if no authority is known, so that no check could succeed.
+    /// Verifies a server's certificate. `None` without known authorities: no check could succeed.
     verifier: Option<Arc<WebPkiServerVerifier>>,
     peers: Arc<Peers>,
 }
@@ -79,7 +79,7 @@ impl Tls {
     pub fn new(certificates: TlsOptions, peers: Peers) -> Result<Self, OptionsError> {
         let tls =
             Self { certificates, peers: Arc::new(peers), latest: Mutex::default(), of_machine: OnceLock::default() };
-        // What cannot be used is reported before anything is dialled.
+        // Report unusable certificates before dialling.
         if !tls.certificates.has_provider() {
             tls.certified(tls.certificates.fixed.clone())?;
         }
@@ -103,7 +103,7 @@ impl Tls {
     }
 
     fn read(&self, certificates: &Certificates) -> Result<Certified, OptionsError> {
-        // An application that chose a provider for its process gets that one here too.
+        // Use the application's crypto provider if it has installed one for its process.
         let crypto = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()));
         let roots = match &certificates.root {
             Some(pem) => Arc::new(roots(pem)?),
@@ -133,10 +133,10 @@ impl Certified {
             ([first, ..], Some(verifier)) => {
                 let names = [&[own], self.peers.other_names(host)].concat();
                 let mut config = ClientConfig::clone(&self.config);
-                // rustls resumes a session only with the same verifier, and each handshake here has its own.
+                // rustls resumes a session only with the same verifier, and here each handshake has its own.
                 config.resumption = Resumption::disabled();
                 config.dangerous().set_certificate_verifier(Arc::new(AnyName { usual: verifier.clone(), names }));
-                // TLS sends the server a name, but no address. With the name the server can choose its certificate.
+                // TLS sends names to the server, but no addresses. The server can choose its certificate by the name.
                 (Arc::new(config), first.clone())
             }
             _ => (self.config.clone(), own),
@@ -211,16 +211,16 @@ fn invalid(what: &'static str, error: impl std::fmt::Display) -> OptionsError {
 fn parsed(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, OptionsError> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| invalid(what, error))?;
-    // A PEM text without a certificate is read without an error. Then nothing would be trusted, and
-    // each handshake would fail for another reason than the real one.
+    // A PEM text without a certificate parses without an error. The client would then trust nothing, and each
+    // handshake would fail with a misleading error.
     if found.is_empty() { Err(invalid(what, "there is no certificate in the PEM text")) } else { Ok(found) }
 }
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, OptionsError> {
     let mut roots = RootCertStore::empty();
     for certificate in parsed("root certificate", pem)? {
-        // Each one must be readable, unlike those of the machine: the user has named it, and would
-        // look for the fault elsewhere.
+        // Each one must be readable, unlike the machine's: the user has named it, and would look for the fault
+        // elsewhere.
         roots.add(certificate).map_err(|error| invalid("root certificate", error))?;
     }
     Ok(roots)
@@ -228,13 +228,13 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, OptionsError> {
 
 fn roots_of_machine() -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    // Machines often have a few certificates that rustls does not read; the others count.
+    // Machines often have a few certificates that rustls cannot read. Use the others.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
 impl Certified {
-    /// What went wrong in a handshake. `None`: nothing that is particular to TLS.
+    /// Explains why a handshake failed. `None`: the error is not about TLS.
     pub fn explain(&self, address: String, host: &str, error: &io::Error) -> Option<ConnectError> {
         let obstacle = |address, obstacle: Obstacle| ConnectError::Unreachable { address, cause: Arc::new(obstacle) };
         Some(match error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
@@ -242,16 +242,16 @@ impl Certified {
                 ConnectError::Certificate { address, reason: self.certificate_words(host, reason) }
             }
             Some(TlsError::AlertReceived(alert)) => match alert {
-                // TLS 1.2 has no alert of its own for a missing client certificate.
+                // TLS 1.2 lacks an alert for a missing client certificate.
                 Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
                     obstacle(address, Obstacle::NothingInCommon(format!("{alert:?}")))
                 }
-                // The server rejects what the client showed, often its certificate.
+                // The server rejects something that the client presented, often its certificate.
                 _ => ConnectError::Certificate { address, reason: format!("the server said {alert:?}") },
             },
-            // A server without TLS answers the first message with text, which is no TLS record.
+            // A server without TLS answers the first message with text, which is not a TLS record.
             Some(TlsError::InvalidMessage(_)) => obstacle(address, Obstacle::NoRedis),
-            // Or it closes.
+            // Or it closes the connection.
             _ if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
                 obstacle(address, Obstacle::NoRedis)
             }
@@ -264,7 +264,7 @@ impl Certified {
             CertificateError::UnknownIssuer => {
                 "no known authority has signed it: set root_certificate to the certificate of its authority".into()
             }
-            // An authority that was replaced, as a rule, under the same name.
+            // Usually the authority was replaced under the same name.
             CertificateError::BadSignature => {
                 "it is signed with another key than that of the known authority of this name: was the authority replaced? \
                  Set root_certificate to the certificate of the new one"
@@ -273,7 +273,7 @@ impl Certified {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 self.wrong_name(host, reason)
             }
-            // Leave out the present time: a text that changes would be logged as a new cause at each try.
+            // Leave out the present time: the client would log a changing text as a new cause at each try.
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 "it has expired: give the server a new one, and see the clock of this machine".into()
             }
@@ -286,7 +286,7 @@ impl Certified {
 
     fn wrong_name(&self, host: &str, reason: &CertificateError) -> String {
         let advice = match &*self.peers {
-            // A node that the cluster lists by another host than the URL does.
+            // The cluster lists the node by another host than the URL does.
             Peers::OfCluster(hosts) if hosts.iter().all(|name| name.to_str() != host) => {
                 "set cluster-announce-hostname to a name that it lists and cluster-preferred-endpoint-type hostname at each \
                  node, or connect by such a name"

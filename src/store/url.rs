@@ -1,4 +1,4 @@
-//! From a URL to options.
+//! Reads options from a URL.
 
 use std::str::FromStr;
 
@@ -7,11 +7,11 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError};
 use super::connect_options::{Address, ConnectOptions, Topology};
 use super::error::ConnectError;
 
-/// The port of a Sentinel that names none.
+/// The default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
 
 impl ConnectOptions {
-    /// Reads a URL. What is reserved in a URL is percent-encoded there.
+    /// Reads a URL. Percent-encode characters that are reserved in URLs.
     ///
     /// | URL | what it names |
     /// |---|---|
@@ -20,9 +20,9 @@ impl ConnectOptions {
     /// | `redis-sentinel://user:password@host1:port,host2:port/service/database` | the primary of a service that Sentinels watch |
     /// | `redis+cluster://user:password@host1:port,host2:port` | a cluster, by some of its nodes |
     ///
-    /// With `rediss` in place of `redis` it is TLS (feature `tls`); `valkey` and `valkeys` are the same.
-    /// User and password are those of the servers; for those of the Sentinels see
-    /// [`sentinel_password`](Self::sentinel_password). `Display` shows the URL without the password.
+    /// Write `rediss` instead of `redis` for TLS (feature `tls`). `valkey` and `valkeys` mean the same. User and
+    /// password are for the servers; see [`sentinel_password`](Self::sentinel_password) for the Sentinels. `Display`
+    /// shows the URL without the password.
     ///
     /// ```
     /// use fairlock::ConnectOptions;
@@ -35,14 +35,14 @@ impl ConnectOptions {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError::Url`] if it is none, [`ConnectError::Options`] if a cluster is to have a
-    /// database, and [`ConnectError::TlsNotBuilt`] for TLS without the feature.
+    /// [`ConnectError::Url`] if the text is not such a URL, [`ConnectError::Options`] if it names a database of a
+    /// cluster, and [`ConnectError::TlsNotBuilt`] for TLS without the feature.
     pub fn from_url(url: impl AsRef<str>) -> Result<Self, ConnectError> {
         let url = url.as_ref();
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
         let scheme = scheme.to_ascii_lowercase();
         let scheme = Scheme::read(&scheme)?;
-        // Silently ignored, it would look like a certificate that is wrong.
+        // If it were ignored, the user would see a certificate error instead.
         if scheme.is_tls && rest.contains('#') {
             return Err(invalid(
                 "#insecure is not supported: set root_certificate to the authority that signed the server's certificate",
@@ -51,7 +51,7 @@ impl ConnectOptions {
         check_parameters(rest, scheme.plain)?;
         let mut options = match scheme.kind {
             SchemeKind::Single => single(&format!("{}://{rest}", scheme.plain))?,
-            // Read as it stands, the first host would be a part of the password.
+            // Taken literally, the first host would be part of the password.
             SchemeKind::Sentinel | SchemeKind::Cluster
                 if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('@') && who.contains(',')) =>
             {
@@ -59,7 +59,7 @@ impl ConnectOptions {
                     "there are two @: user and password stand once, before the first host; write an @ in the password as %40",
                 ));
             }
-            // What stands before the `@` is not shown: it may be a part of the password.
+            // Do not show the part before the `@`: the password may contain it.
             SchemeKind::Sentinel | SchemeKind::Cluster
                 if rest.split_once('/').is_some_and(|(_, path)| path.contains('@')) =>
             {
@@ -88,7 +88,7 @@ fn invalid(why: impl ToString) -> ConnectError {
     ConnectError::Url(why.to_string())
 }
 
-/// In words, and not in those of the redis crate, which name no part of the URL.
+/// Explains the error. The redis crate's own texts do not name the part of the URL.
 fn unread(error: RedisError) -> ConnectError {
     let text = error.to_string();
     let what = text.split_once(" - ").map_or(&*text, |(what, _kind)| what);
@@ -106,14 +106,14 @@ fn without_parameters(rest: &str) -> &str {
     rest.split_once('?').map_or(rest, |(before, _)| before)
 }
 
-/// Silently ignored, they would look like a database or a password that counts.
+/// If they were ignored, the user would think that the database or password counts.
 fn check_parameters(rest: &str, plain: &str) -> Result<(), ConnectError> {
     let known: &[&str] = if plain.contains("unix") { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
     if rest.contains('#') {
         return Err(invalid("nothing may follow a #: write a # in the password as %23"));
     }
     let Some((_, parameters)) = rest.split_once('?') else { return Ok(()) };
-    // Not shown: it may be a part of the password.
+    // Do not show it: the password may contain it.
     if parameters.contains('@') {
         return Err(invalid("there is an @ behind a ?: write a ? in the password as %3F"));
     }
@@ -139,7 +139,7 @@ fn unknown(scheme: &str) -> ConnectError {
 
 struct Scheme<'a> {
     kind: SchemeKind,
-    /// The scheme for the redis crate, without TLS: it does not know the name of this library's feature.
+    /// The scheme for the redis crate, without TLS. The crate's error would not name our feature `tls`.
     plain: &'a str,
     is_tls: bool,
 }
@@ -147,7 +147,7 @@ struct Scheme<'a> {
 impl<'a> Scheme<'a> {
     fn read(scheme: &'a str) -> Result<Self, ConnectError> {
         let (base, kind) = match scheme.split_once(['-', '+']) {
-            // As redis-rs and others write it.
+            // redis-rs and others write it this way.
             Some(("redis" | "valkey", "unix")) if scheme.contains('+') => ("unix", SchemeKind::Single),
             Some((base, "sentinel")) if scheme.contains('-') => (base, SchemeKind::Sentinel),
             Some((base, "cluster")) if scheme.contains('+') => (base, SchemeKind::Cluster),
@@ -169,12 +169,12 @@ impl<'a> Scheme<'a> {
     }
 }
 
-/// One server, as the redis crate reads it.
+/// One server, parsed by the redis crate.
 fn single(url: &str) -> Result<ConnectOptions, ConnectError> {
     ConnectOptions::try_from(url.into_connection_info().map_err(unread)?).map_err(invalid)
 }
 
-/// With the user, the password and the database of what the redis crate has read.
+/// Adds the user, password and database that the redis crate has read.
 fn signed_in(options: ConnectOptions, info: &ConnectionInfo) -> Result<ConnectOptions, ConnectError> {
     options.signed_in(info.redis_settings()).map_err(invalid)
 }
@@ -203,10 +203,10 @@ struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    /// Returns also what stands behind the first `/`.
+    /// Also returns the text after the first `/`.
     fn read(rest: &'a str) -> (Self, &'a str) {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // From the end: a password with an `@` in it is the most frequent mistake, and this reads what was meant.
+        // From the end: an unescaped `@` in the password is the most frequent mistake, and this still finds the host.
         let (sign_in, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
         (Self { sign_in, hosts: hosts.split(',').collect() }, path)
     }
@@ -221,21 +221,21 @@ impl<'a> Hosts<'a> {
             let ConnectionAddr::Tcp(host, port) = info.addr() else {
                 return Err(invalid(format!("{text} is no host")));
             };
-            // The crate fills in the port of a server.
+            // The crate fills in the default port of a server.
             let names_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
             Ok(Address::Tcp { host: host.clone(), port: if names_port { *port } else { default_port } })
         };
         self.hosts.iter().map(read).collect()
     }
 
-    /// User, password and database, read by the redis crate beside a host that has no part in it.
+    /// User, password and database. The redis crate parses them, with a dummy host.
     fn info(&self, database: &str) -> Result<ConnectionInfo, ConnectError> {
         let sign_in = self.sign_in.map(|who| format!("{who}@")).unwrap_or_default();
         format!("redis://{sign_in}host/{database}").as_str().into_connection_info().map_err(unread)
     }
 }
 
-/// A part of a path. Names of services need few of these characters, so this is short rather than fast.
+/// Decodes a part of a path. Service names contain few encoded characters, so this is short rather than fast.
 fn percent_decoded(text: &str) -> Result<String, ConnectError> {
     let mut bytes = Vec::new();
     let mut rest = text;

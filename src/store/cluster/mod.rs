@@ -1,10 +1,10 @@
-//! A Redis or Valkey Cluster: one node for each master, connected on demand, and a watch on the
-//! table of slots.
+//! A Redis or Valkey Cluster: one node for each master, connected on demand, and a task that watches the table of
+//! slots.
 //!
-//! The redis crate's cluster connection does not fit: replies shift by one when a slot with a subscription
-//! moves, and its retries run a script twice. Here each node is the same supervised connection as that of a
-//! single server. All scripts go to the node that serves the slot of their keys, and a client subscribes at
-//! each of its nodes, so that PUBLISH counts it there (reachability is local).
+//! The redis crate's cluster connection does not fit: when a slot with a subscription moves, replies shift by one,
+//! and its retries run a script twice. Here each node has the same supervised connection as a single server. Each
+//! script goes to the node that serves the slot of its keys. The client subscribes at each node, so that PUBLISH
+//! counts it there (reachability is local).
 
 pub mod identity;
 pub mod router;
@@ -33,7 +33,7 @@ use table::Table;
 use watch::{PATIENCE, Watch};
 
 /// Asks the seeds for the cluster, and connects to one master, so that a wrong password or a missing right is
-/// reported at once. There is a router also where that failed, which goes on trying if it is kept.
+/// reported at once. Returns a router even if this failed; the router keeps trying while it exists.
 pub async fn connect(
     seeds: Vec<Address>,
     access: Arc<Access>,
@@ -69,20 +69,20 @@ pub async fn connect(
     (router, outcome)
 }
 
-/// Any master will do: the others have the same users, as a rule.
+/// Any master will do: usually all have the same users.
 async fn connect_to_one(table: &Table<NetworkWire>) -> Result<(), ConnectError> {
     let (mut connecting, mut nodes, mut first_error) = (FuturesUnordered::new(), table.all(), None);
     loop {
-        // One by one, and the next one also when those before are silent: a dead one must not hold up the rest.
+        // One by one. If the earlier ones are silent, start the next one: a dead master must not hold up the rest.
         match nodes.next() {
             Some(node) => connecting.push(node.connect()),
-            // There is at least one, so there is an error; the look would have failed otherwise.
+            // There is at least one node, so there is an error. Otherwise the look would have failed.
             None if connecting.is_empty() => return first_error.map_or(Ok(()), Err),
             None => {}
         }
         match timeout(PATIENCE, connecting.next()).await {
             Ok(Some(Ok(()))) => return Ok(()),
-            // The master may be down, with a replica about to take over, or not ready yet. The other masters work without it.
+            // The master may be down and about to be replaced, or not ready yet. The other masters work without it.
             Ok(Some(Err(error))) if error.may_pass() => drop(first_error.get_or_insert(error)),
             Ok(Some(Err(error))) => return Err(error),
             Ok(None) | Err(_) => {}

@@ -1,4 +1,4 @@
-//! Sends each request to the node that it is for, follows ASK, and reports slots that have moved.
+//! Sends each request to the node that serves its slot, follows ASK, and reports slots that have moved.
 
 use std::future::Future;
 use std::sync::{Arc, OnceLock, Weak};
@@ -20,20 +20,19 @@ use crate::store::node::wire::Wire;
 use crate::store::server::Server;
 use crate::store::{Listener, Ran, Store};
 
-/// The store of a cluster.
 pub struct Router<W: Wire> {
     table: Arc<Table<W>>,
-    /// Why no node was found at first.
+    /// Why the first look found no node.
     first_fault: OnceLock<Cause>,
     closed: CancellationToken,
-    /// How long a redirected request waits for the other node.
+    /// How long a redirected request waits for a connection to the other node.
     patience: Duration,
     changes: watch::Sender<()>,
 }
 
 impl<W: Wire> Router<W> {
     pub fn new(table: Arc<Table<W>>, operation_timeout: Duration, changes: watch::Sender<()>) -> Self {
-        // Half: so there is time for the answer of the other node, within the same operation time-out.
+        // Half, which leaves time for the other node's answer within the same operation time-out.
         Self {
             table,
             first_fault: OnceLock::new(),
@@ -43,13 +42,11 @@ impl<W: Wire> Router<W> {
         }
     }
 
-    /// The first look at the cluster has failed.
     pub fn begins_without_table(&self, error: &ConnectError) {
         // Set once.
         let _ = self.first_fault.set(Arc::new(error.clone()));
     }
 
-    /// Runs a task as long as the store is open.
     pub fn accompany(&self, task: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(self.closed.clone().run_until_cancelled_owned(task));
     }
@@ -58,13 +55,14 @@ impl<W: Wire> Router<W> {
         self.table.serving(slot_of(lock_key))
     }
 
-    /// Runs it at the server of this seat. Where its slot has gone is the listener's to know: it asks anew there.
+    /// Runs a call at the server of this seat. If the slot has moved, the listener is notified and asks again at the
+    /// new node.
     async fn find_at<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let ran = self.ask(seat, call, request).await?;
         if is_lost_elsewhere(&ran, self.table.seat(seat)) { self.ask(seat, call, request).await } else { Ok(ran) }
     }
 
-    /// Goes on only to a node that is about to get the slot.
+    /// Follows a redirect only to a node that is about to get the slot.
     async fn ask<'a>(&'a self, seat: u16, call: Call<'a>, request: u64) -> Result<Ran<'a>, RequestError> {
         let slot = slot_of(call.lock_key);
         let uncovered = || RequestError::NotSent(Arc::new(Fault::Uncovered(slot)));
@@ -95,24 +93,23 @@ impl<W: Wire> Router<W> {
     }
 }
 
-/// A node that is about to get a slot says of a hold that it is lost, because its key is not there. But the key may have gone
-/// back meanwhile to the node that has the slot, so that one is asked once more. Nothing was changed (R4).
+/// A node that is about to get a slot reports a hold as lost if its key is not there. But the key may have moved back
+/// to the node that has the slot, so the client asks that node once more. The first request changed nothing (R4).
 fn is_lost_elsewhere<W: Wire>(ran: &Ran<'_>, has_slot: Option<&Node<W>>) -> bool {
     ran.reply.is_status("lost") && !has_slot.is_some_and(|node| std::ptr::addr_eq(ran.by, node))
 }
 
-/// Where a node sends a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirect {
-    /// The slot is there now.
+    /// Another node has the slot now.
     Moved(Address),
-    /// The slot is about to go there, and these keys have gone already.
+    /// The slot is about to move there, and these keys have moved already.
     Ask(Address),
 }
 
 impl Redirect {
-    /// Reads `MOVED 3999 127.0.0.1:6381`. A node that does not know its own address leaves the host out: it
-    /// is the host that was asked.
+    /// Reads `MOVED 3999 127.0.0.1:6381`. A node that does not know its own address leaves out the host, which is
+    /// then the host that the client asked.
     fn read(refusal: &Refusal, asked: impl FnOnce() -> Option<Address>) -> Option<Self> {
         if !matches!(refusal.code.as_str(), "MOVED" | "ASK") {
             return None;
@@ -124,7 +121,7 @@ impl Redirect {
                 Address::Tcp { host, .. } => host,
                 Address::Unix(_) => return None,
             },
-            // It has no name, and only CLUSTER SLOTS has its address.
+            // The node lacks a name, and only CLUSTER SLOTS has its address.
             "?" => return None,
             host => host.to_owned(),
         };
@@ -203,7 +200,7 @@ mod tests {
         let read = |code, message| Redirect::read(&Refusal::new(code, message), || Some(asked.clone()));
         assert_eq!(read("MOVED", "3999 10.0.0.2:7001"), Some(Redirect::Moved(at("10.0.0.2", 7001))));
         assert_eq!(read("ASK", "3999 ::1:7001"), Some(Redirect::Ask(at("::1", 7001))));
-        // A node without a name of its own.
+        // A node that does not know its own name.
         assert_eq!(read("MOVED", "890 :7106"), Some(Redirect::Moved(at("n1.internal", 7106))));
         assert_eq!(read("MOVED", "890 ?:7106"), None);
         assert_eq!(read("MOVED", "nonsense"), None);

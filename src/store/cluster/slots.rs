@@ -1,13 +1,12 @@
-//! The slots of a cluster: which one a key has, and which node serves it.
+//! The slots of a cluster: which slot a key has, and which node serves it.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
 pub use fairlock_proto::slots::{SLOTS, slot_of};
 
-/// Stands for no node.
 const NOBODY: u16 = u16::MAX;
 
-/// Which node serves each slot, by the number of its seat. Read by every call, so without a lock.
+/// The seat of the node that serves each slot. Every call reads it, without a lock.
 pub struct SlotMap(Box<[AtomicU16]>);
 
 impl SlotMap {
@@ -15,15 +14,15 @@ impl SlotMap {
         Self((0..SLOTS).map(|_| AtomicU16::new(NOBODY)).collect())
     }
 
-    /// `None`: no node serves it.
+    /// `None`: no node serves this slot.
     pub fn seat_of(&self, slot: u16) -> Option<u16> {
-        // Relaxed: a seat that is read here was filled before by another thread, whose store to it this one
-        // sees by the seat's own means. A stale answer is corrected by the node, with MOVED.
+        // Relaxed: another thread filled the seat before it stored the number here, and the seat has its own
+        // synchronization. If the answer is stale, the node corrects it with MOVED.
         let seat = self.0.get(usize::from(slot))?.load(Ordering::Relaxed);
         (seat != NOBODY).then_some(seat)
     }
 
-    /// Returns the seat that had it.
+    /// Returns the seat that had the slot before.
     pub fn set(&self, slot: u16, seat: Option<u16>) -> Option<u16> {
         let before = self.0.get(usize::from(slot))?.swap(seat.unwrap_or(NOBODY), Ordering::Relaxed);
         (before != NOBODY).then_some(before)

@@ -1,4 +1,4 @@
-//! The master of each slot: the seats of a cluster's masters.
+//! The master of each slot, and the seats of a cluster's masters.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -20,15 +20,16 @@ use crate::sync::Mutex;
 /// The documentation of Redis Cluster recommends at most 1000 nodes.
 const MOST_SEATS: usize = 1024;
 
-/// The masters by seat. Also locked while slots change: otherwise a slot could get a seat that is being given up.
+/// The masters by seat. Also locked while slots change: otherwise a slot could get a seat while its master gives it
+/// up.
 #[derive(Default)]
 struct Seated {
     masters: Vec<Option<Master>>,
-    /// Slots without a master, whose last one was in use.
+    /// Slots without a master, whose last master was in use.
     orphans: BTreeSet<u16>,
-    /// No seat is taken any more.
+    /// No master gets a seat any more.
     closed: bool,
-    /// For the log, once the lock is free: its subscriber may ask for the state of the client.
+    /// Log lines for when the lock is free: a log subscriber may ask for the client's state.
     news: Vec<News>,
 }
 
@@ -37,40 +38,39 @@ enum News {
     TooMany(Address),
 }
 
-/// What a new table changes.
 struct Moves {
-    /// From the first slot that has moved to the last one.
+    /// From the first to the last slot that has moved.
     slots: Option<RangeInclusive<u16>>,
-    /// The seats that gained a slot of a node that was in use: locks may be held or waited for there.
+    /// The seats that gained a slot from a node in use: locks there may have holders or waiters.
     gained: Vec<u16>,
 }
 
 struct Master {
     address: Address,
-    /// When a node last sent a request there.
+    /// When a node last redirected a request there.
     named: Instant,
-    /// It belonged to the cluster that this one has replaced.
+    /// It belonged to the cluster that was replaced.
     is_past: bool,
 }
 
-/// How long a master without a slot keeps its seat after a node has sent a request there: it is about to get
-/// its first one, or the table is behind.
+/// How long a master without slots keeps its seat after a node has redirected a request there: it is about to get its
+/// first slot, or the table is out of date.
 const KEPT: Duration = Duration::from_secs(5);
 
 type NewSeat<W> = Box<dyn Fn(ServedKeys) -> Node<W> + Send + Sync>;
 
-/// Seats are used again, so their number is that of the masters at one time, although nodes come and go for months.
+/// Seats are reused. So there are only as many as masters at one time, although nodes come and go for months.
 pub struct Table<W: Wire> {
     slots: Arc<SlotMap>,
-    /// The masters of the cluster. Each new connection uses them to check which cluster it leads to.
+    /// The masters of the cluster. Each new connection compares its cluster with them.
     pub masters: Arc<Masters>,
     seats: Box<[OnceLock<Node<W>>]>,
     seated: Mutex<Seated>,
     new_seat: NewSeat<W>,
     listener: OnceLock<Weak<dyn Listener>>,
-    /// Notified when a slot has another seat.
+    /// Notified when a slot gets another seat.
     pub changed: Notify,
-    /// Notified when the table is perhaps wrong.
+    /// Notified when the table may be wrong.
     pub doubt: Arc<Notify>,
 }
 
@@ -88,7 +88,6 @@ impl<W: Wire> Table<W> {
         }
     }
 
-    /// The node that serves a slot.
     pub fn serving(&self, slot: u16) -> Option<&Node<W>> {
         self.seat(self.slots.seat_of(slot)?)
     }
@@ -98,11 +97,10 @@ impl<W: Wire> Table<W> {
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Node<W>> {
-        // Filled from the front.
+        // Seats are filled from the front.
         self.seats.iter().map_while(OnceLock::get)
     }
 
-    /// The seats that have a master.
     pub fn seats_in_use(&self) -> Vec<u16> {
         let seated = self.seated.lock();
         (0..).zip(&seated.masters).filter(|(_, master)| master.is_some()).map(|(seat, _)| seat).collect()
@@ -116,12 +114,12 @@ impl<W: Wire> Table<W> {
         self.slots.seat_of(slot)
     }
 
-    /// From now on there are no new nodes.
+    /// Adds no new nodes from now on.
     pub fn close(&self) {
         self.seated.lock().closed = true;
     }
 
-    /// The task that keeps the table has ended. There may be no node to report the end of the runtime.
+    /// The task that keeps the table has ended. There may be no node to report the runtime's end.
     pub fn gone(&self) {
         let is_closed = self.seated.lock().closed;
         let listener = self.listener.get().and_then(Weak::upgrade).filter(|_| !is_closed);
@@ -129,31 +127,31 @@ impl<W: Wire> Table<W> {
     }
 
     pub fn listen(&self, listener: Weak<dyn Listener>) {
-        // Under this lock, so that a seat that is made meanwhile is in one of the two groups.
+        // Under this lock, so that a new seat gets the listener either here or when it is made.
         let seated = self.seated.lock();
         self.all().for_each(|seat| seat.listen(listener.clone()));
-        // Set once, right after the client was made.
+        // Set once, right after the client is made.
         let _ = self.listener.set(listener);
         drop(seated);
         self.tell_of_moves(0..=SLOTS - 1);
     }
 
-    /// A node reports that another one has the slot. Returns that one.
+    /// A node reports that this master has the slot. Returns the master's node.
     pub fn moved(&self, slot: u16, master: &Address) -> Option<&Node<W>> {
         let node = self.named(master, Some(slot))?;
         self.changed.notify_waiters();
         self.tell_of_moves(slot..=slot);
-        // One slot is seldom alone.
+        // A slot seldom moves alone.
         self.doubt.notify_one();
         Some(node)
     }
 
-    /// The node at an address: for the slots that it is about to get.
+    /// The node at an address, for the slots that it is about to get.
     pub fn at(&self, address: &Address) -> Option<&Node<W>> {
         self.named(address, None)
     }
 
-    /// The node at an address to which another one sends a request, because it has this slot, or is about to get one.
+    /// The node to which another node redirects a request: it has this slot, or is about to get one.
     fn named(&self, address: &Address, slot: Option<u16>) -> Option<&Node<W>> {
         let mut seated = self.seated.lock();
         let seat = self.seat_at(&mut seated, address)?;
@@ -166,7 +164,7 @@ impl<W: Wire> Table<W> {
         self.seat(seat)
     }
 
-    /// The whole table anew, as a node of the cluster reports it.
+    /// Replaces the whole table by the one that a node of the cluster reports.
     pub fn replace(&self, ranges: &[SlotRange]) {
         let Moves { slots, gained } = {
             let mut seated = self.seated.lock();
@@ -185,27 +183,28 @@ impl<W: Wire> Table<W> {
             moves
         };
         slots.into_iter().for_each(|slots| self.tell_of_moves(slots));
-        // After the lock is free: a seat asks which slots it has.
+        // After releasing the lock: a seat asks which slots it has.
         for node in gained.into_iter().filter_map(|seat| self.seat(seat)) {
             node.inner().want();
         }
         self.changed.notify_waiters();
     }
 
-    /// The listener reads the table for their servers: by the time it is called they may have moved on.
+    /// The listener looks up the new servers itself: the slots may have moved again by then.
     fn tell_of_moves(&self, slots: RangeInclusive<u16>) {
         if let Some(listener) = self.listener.get().and_then(Weak::upgrade) {
             listener.moved(slots);
         }
     }
 
-    /// The next table is another cluster's: it must use no connection from before, not even to an address that both have.
+    /// The next table belongs to another cluster. It must not use an old connection, not even to an address that both
+    /// clusters have.
     pub fn leave_cluster(&self) {
         self.seated.lock().masters.iter_mut().flatten().for_each(|master| master.is_past = true);
     }
 
-    /// This address leads to another cluster now. So may the connection that is open, since a node keeps its connections when
-    /// it is reset. Drops it, so that the node connects again and checks the cluster.
+    /// This address leads to another cluster now. An open connection there may as well, since a node keeps its
+    /// connections when it is reset. Drops the connection, so that the node connects again and checks the cluster.
     pub fn leads_elsewhere(&self, address: &Address) {
         let seat = self.seated.lock().masters.iter().position(|master| is_at(master, address));
         let node = seat.and_then(|seat| self.seats.get(seat)?.get()).map(Node::inner);
@@ -236,8 +235,8 @@ impl<W: Wire> Table<W> {
         Moves { slots, gained }
     }
 
-    /// A node without slots is a replica now, as a rule, or gone. Its connection must not be used again, even if it
-    /// still answers.
+    /// A node without slots is usually a replica now, or gone. The client must not use its connection again, even if
+    /// it still answers.
     fn give_up_unused(&self, seated: &mut Seated, owners: &[Option<u16>]) {
         let Seated { masters, news, .. } = seated;
         for (seat, master) in (0_u16..).zip(masters) {
@@ -252,7 +251,7 @@ impl<W: Wire> Table<W> {
         }
     }
 
-    /// The seat with that address. If there is none: a free one, or a new one.
+    /// The seat with this address, else a free seat, else a new one.
     fn seat_at(&self, seated: &mut Seated, address: &Address) -> Option<u16> {
         if seated.closed {
             return None;
@@ -277,7 +276,7 @@ impl<W: Wire> Table<W> {
             node
         });
         node.move_to(Some(address));
-        // Not named by another node yet, so it goes with its last slot.
+        // No node has redirected a request here yet, so the master gives up the seat with its last slot.
         let named = now().checked_sub(KEPT).unwrap_or_else(now);
         masters[seat] = Some(Master { address: address.clone(), named, is_past: false });
         Some(number)
@@ -315,7 +314,7 @@ mod tests {
     use crate::store::node::network::{NetworkWire, Purpose};
     use crate::store::options::Options;
 
-    /// Its nodes connect nowhere: the test never yields to their tasks.
+    /// The nodes connect nowhere: the test never yields to their tasks.
     fn table() -> Table<NetworkWire> {
         let (access, options) = (Access::new(SignIn::default(), None).unwrap(), Options::default());
         Table::new(Arc::default(), move |keys| {
@@ -346,7 +345,7 @@ mod tests {
         table.replace(&[range(0, 99, 1), range(100, 16_383, 2)]);
         assert_eq!((port_of(table.serving(0)), port_of(table.serving(100))), (Some(1), Some(2)));
         table.serving(0).unwrap().inner().want();
-        // 1 is gone, and 3 has its slots: it is opened, since locks may be held there.
+        // 1 is gone, and 3 has its slots. The table opens 3, since locks there may have holders.
         table.replace(&[range(0, 99, 3), range(100, 16_383, 2)]);
         assert_eq!(port_of(table.serving(0)), Some(3));
         assert!(table.serving(0).unwrap().inner().is_wanted() && !table.serving(100).unwrap().inner().is_wanted());
@@ -360,7 +359,7 @@ mod tests {
     async fn another_cluster_has_seats_of_its_own_even_at_the_same_addresses() {
         let table = table();
         table.replace(&[range(0, 16_383, 1)]);
-        // Named a moment ago, the seat would be kept if the cluster were the same.
+        // A redirect named the seat a moment ago, so the same cluster would keep it.
         let before = table.moved(0, &at(1)).unwrap();
         before.inner().want();
         table.leave_cluster();
@@ -376,10 +375,10 @@ mod tests {
         table.replace(&[range(0, 16_383, 1)]);
         assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
         assert_eq!((port_of(table.serving(5)), port_of(table.serving(6))), (Some(2), Some(1)));
-        // A node that is to get its first slot has none yet.
+        // A node that is about to get its first slot.
         assert_eq!(port_of(table.at(&at(3))), Some(3));
         assert_eq!(port_of(table.serving(7)), Some(1));
-        // A stale table takes it back. The next redirect corrects it again.
+        // A stale table moves the slot back, and the next redirect corrects that.
         table.replace(&[range(0, 16_383, 1)]);
         assert_eq!(port_of(table.serving(5)), Some(1));
         assert_eq!(port_of(table.moved(5, &at(2))), Some(2));
@@ -390,7 +389,7 @@ mod tests {
         let table = table();
         table.replace(&[range(0, 4, 1), range(6, 16_383, 1)]);
         assert!(table.serving(5).is_none());
-        // What was held at 1 is looked after at the master that gets its slots in the end.
+        // In the end, the client checks holds and waits of 1 at the master that gets its slots.
         table.serving(0).unwrap().inner().want();
         table.replace(&[range(6, 16_383, 1)]);
         table.replace(&[range(0, 4, 2), range(6, 16_383, 1)]);

@@ -15,13 +15,12 @@ pub struct SlotRange {
     pub master: Address,
 }
 
-/// The cluster as one node sees it.
 #[derive(Default)]
 pub struct View {
     pub ranges: Vec<SlotRange>,
-    /// All nodes that it names: masters and replicas.
+    /// All masters and replicas that it names.
     pub nodes: Vec<Address>,
-    /// The masters, those without an address too.
+    /// The masters, including those without an address.
     pub shards: Shards,
 }
 
@@ -36,12 +35,12 @@ impl View {
             let [first, last, nodes @ ..] = array(range)? else { return Err(unexpected(range)) };
             let (first, last) = (slot(first)?, slot(last)?);
             let ids = nodes.iter().map(id).collect::<Result<Vec<_>, _>>()?;
-            // The master is the first one.
+            // The master comes first.
             if let [master, replicas @ ..] = &ids[..] {
                 view.shards.entry(master.clone()).or_default().extend(replicas.iter().cloned());
             }
             let nodes = nodes.iter().map(|node| address(node, asked)).collect::<Result<Vec<_>, _>>()?;
-            // Without an address a master cannot be used, and its slots count as not served.
+            // The client cannot use a master without an address, and treats its slots as not served.
             if let Some(Some(master)) = nodes.first() {
                 view.ranges.push(SlotRange { first, last, master: master.clone() });
             }
@@ -52,18 +51,17 @@ impl View {
         Ok(view)
     }
 
-    /// Whether this view names the node, as a master or a replica.
     pub fn names(&self, id: &str) -> bool {
         self.shards.contains_key(id) || self.shards.values().any(|replicas| replicas.contains(id))
     }
 
-    /// The slots that no master serves, as text such as `0-5460 7000`. Empty: all are served.
+    /// The slots that no master serves, such as `0-5460 7000`. Empty if there are none.
     pub fn uncovered(&self) -> String {
         let mut ranges: Vec<_> = self.ranges.iter().map(|range| (range.first, range.last)).collect();
         ranges.sort_unstable();
         let mut missing = Vec::new();
         let mut next = 0;
-        // A last range behind all slots closes the last gap.
+        // An extra range after the last slot closes the last gap.
         for (first, last) in ranges.into_iter().chain([(super::slots::SLOTS, super::slots::SLOTS)]) {
             if next + 1 == first {
                 missing.push(next.to_string());
@@ -79,9 +77,9 @@ impl View {
 /// A node's view of itself and the cluster, from CLUSTER INFO.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Health {
-    /// The greatest number of a change that it knows of. Each failover raises it, and most moves of slots.
+    /// The greatest epoch that the node knows. Each failover raises it, and so do most moves of slots.
     pub epoch: u64,
-    /// It is in touch with most masters, and all slots are served.
+    /// The node can reach most masters, and every slot has a master.
     pub is_ok: bool,
 }
 
@@ -109,22 +107,22 @@ fn slot(value: &Value) -> Result<u16, Malformed> {
     }
 }
 
-/// `[endpoint, port, id, more]`. `None`: the node has no address that could be used.
+/// `[endpoint, port, id, more]`. `None`: the node has no usable address.
 fn address(node: &Value, asked: &Address) -> Result<Option<Address>, Malformed> {
     let [endpoint, port, rest @ ..] = array(node)? else { return Err(unexpected(node)) };
     let port = slot(port)?;
     let named = text(endpoint).unwrap_or_default();
     let host = match (named.as_str(), asked) {
-        // The node that was asked does not know a name for it: it is then on the same host.
+        // The asked node does not know a name for it, so it is on the same host.
         ("", Address::Tcp { host, .. }) => host.clone(),
-        // It is to be called by a host name, and has none. Its IP address stands behind.
+        // The cluster prefers host names, and this node has none. Its IP address follows.
         ("?", _) => match rest.get(1).and_then(ip) {
             Some(ip) => ip,
             None => return Ok(None),
         },
         (named, _) => named.to_owned(),
     };
-    // 0: this node is not reached in this way, such as one without TLS.
+    // 0: the node cannot be reached this way, for example because it has no TLS.
     Ok((port != 0).then_some(Address::Tcp { host, port }))
 }
 
@@ -184,7 +182,7 @@ mod tests {
     fn slots_and_nodes_are_read() {
         let reply = Value::Array(vec![
             range(0, 5, vec![node(bulk("10.0.0.1"), 1, vec![]), node(bulk("10.0.0.2"), 2, vec![])]),
-            // A node that knows no name for itself, and a node without the name that it should be called by.
+            // A node that does not know its own name, and a node without the host name that the cluster prefers.
             range(7, 9, vec![node(Value::Nil, 3, vec![])]),
             range(10, 16383, vec![node(bulk("?"), 4, vec![bulk("ip"), bulk("10.0.0.4")])]),
         ]);

@@ -1,9 +1,10 @@
 //! Keeps the table of a cluster: asks its nodes, one at a time, whether anything has changed.
 //!
-//! The table is always that of one cluster, whose masters the client believes (`Masters`). A look changes it only if
-//! - the node that was asked belongs to that cluster ([`identity`](super::identity)), at whichever address it answers, or
-//! - each known address was asked, no majority of the believed masters answers, no seed leads to one of them, and another
-//!   cluster has taken their place for [`SETTLED`] ([`judge`]): it was replaced on purpose.
+//! The table always belongs to one cluster, whose masters the client believes (`Masters`). A look changes it only if
+//! - the answering node belongs to that cluster ([`identity`](super::identity)), whatever its address, or
+//! - the watch has asked each known address, no majority of the believed masters answers, no seed leads to one of
+//!   them, and another cluster has answered in their place for [`SETTLED`] ([`judge`]): someone replaced the cluster
+//!   on purpose.
 //!
 //! The watch treats a node of another cluster like a node that does not answer.
 
@@ -30,26 +31,26 @@ use crate::store::error::{ConnectError, Fault};
 use crate::store::node::network::NetworkWire;
 use crate::store::node::{SignedIn, cluster_error, sign_in};
 
-/// How often a node is asked: a client has to leave a demoted master within a second.
+/// How often the watch asks a node: a client has to leave a demoted master within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
-/// How long a node may take to answer: a frozen node must not keep the others from being asked.
+/// How long a node may take to answer: a frozen node must not hold up the others.
 pub const PATIENCE: Duration = Duration::from_millis(500);
-/// Between two looks at the whole table, however many requests are redirected.
+/// The shortest pause between two looks at the whole table, however many requests are redirected.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// How long the whole table is read after each change: an election raises the epoch before the slots
-/// have a new master.
+/// How long the watch reads the whole table after each change: an election raises the epoch before the slots have a
+/// new master.
 const UNSETTLED: Duration = Duration::from_secs(3);
-/// And at least that often: a slot may move without a new epoch.
+/// The longest pause between two looks: a slot may move without a new epoch.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Doubts after which another node is asked: this one may be cut off from the others.
+/// After this many doubts the watch asks another node: this one may have lost contact with the others.
 const DOUBTS_AT_ONE: u32 = 3;
-/// How many nodes the watch asks at the same time, and how many seeds: a frozen node uses up its whole limit.
+/// How many nodes, and how many seeds, the watch asks at the same time: a frozen node uses up its whole limit.
 const AT_ONCE: usize = 2;
-/// A node that knows less than others, or reports the cluster down, is believed after this many such nodes
-/// in a row: the cluster may have been made anew, or be down.
+/// After this many nodes in a row that know less than others or report the cluster down, the watch believes them: the
+/// cluster may be new, or down.
 const PASSED_OVER_AT_MOST: u32 = 10;
-/// How long another cluster has to answer in place of this one before it is believed. Addresses that change hands may lead
-/// to it for a moment, while the nodes of this one come back elsewhere.
+/// How long another cluster must answer in place of this one before the watch believes it. Addresses that change
+/// hands may lead to it for a moment while this cluster's nodes come back elsewhere.
 const SETTLED: Duration = Duration::from_secs(5);
 
 pub struct Watch {
@@ -57,13 +58,13 @@ pub struct Watch {
     access: Arc<Access>,
     seeds: Vec<Address>,
     operation_timeout: Duration,
-    /// The nodes that the last look has named.
+    /// The nodes that the last look named.
     nodes: Vec<Address>,
-    /// The epoch of the last look: a node that knows less is not believed.
+    /// The epoch of the last look. The watch does not believe a node that knows less.
     epoch: u64,
     passed_over: u32,
     round: Round,
-    /// Another cluster that may have taken the place of this one: its masters, and since when it answers.
+    /// Another cluster that may have replaced this one: its masters, and since when it answers.
     other: Option<(BTreeSet<String>, Instant)>,
     looked: Instant,
     changed: Instant,
@@ -71,19 +72,18 @@ pub struct Watch {
     uncovered: String,
 }
 
-/// A connection to a node that is asked about the cluster.
+/// A connection to a node, to ask about the cluster.
 struct Source {
     address: Address,
     connection: Connection,
 }
 
-/// What a node was asked for.
 enum Asked {
     Health(Health),
     All(Look),
 }
 
-/// The answers since a node last reported this cluster to be well.
+/// The answers since a node last reported this cluster well.
 #[derive(Default)]
 struct Round {
     turns: usize,
@@ -116,7 +116,7 @@ impl Watch {
         }
     }
 
-    /// Asks all seeds at once. Believes the cluster that most of them lead to, and there the seed that knows most.
+    /// Asks all seeds at once. Believes the cluster that most of them belong to, and the seed there that knows most.
     pub async fn look_first(&mut self) -> Result<(), ConnectError> {
         let (mut looks, mut first_error) = (Vec::new(), None);
         for outcome in self.ask_seeds().await {
@@ -137,7 +137,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Once one has answered, the others have little time left: a dead one must not hold up the rest.
+    /// After the first answer, the other seeds have little time left: a dead seed must not hold up the rest.
     async fn ask_seeds(&self) -> Vec<Result<(Source, Look), ConnectError>> {
         let limit = Limit::of(self.operation_timeout);
         let mut asking: FuturesUnordered<_> = self.seeds.iter().map(|seed| self.ask_once(seed, limit)).collect();
@@ -162,7 +162,7 @@ impl Watch {
     async fn ask_once(&self, address: &Address, limit: Limit) -> Result<(Source, Look), ConnectError> {
         let target = self.target(address);
         let source = Source::open(&target, limit).await?;
-        // A new limit: the look-up of a seed's name may have taken most of the last one.
+        // A new limit: the look-up of the seed's name may have used most of the last one.
         let limit = Limit::of(limit.limit);
         let asked = async { source.look(source.health().await?).await };
         let silent = || target.unreachable(Arc::new(Fault::NoAnswer(limit.limit)));
@@ -170,10 +170,10 @@ impl Watch {
         Ok((source, look))
     }
 
-    /// Until it is dropped, with its client.
+    /// Runs until the client drops it.
     pub async fn run(&mut self) {
         let (mut backoff, mut said, mut failed) = (Backoff::reconnect(), false, 0);
-        // Other nodes each time: the last one did not answer, or knew less.
+        // Asks other nodes each time: the last one did not answer, or knew less.
         for turn in 0_usize.. {
             backoff.pause().await;
             match self.open_next(turn).await {
@@ -201,12 +201,12 @@ impl Watch {
         }
     }
 
-    /// Whether `turns` turns have asked each known address.
+    /// Whether this many turns have asked each known address.
     fn is_complete(&self, turns: usize) -> bool {
         AT_ONCE * turns >= self.nodes.len().max(self.seeds.len())
     }
 
-    /// Finds a node of this cluster, and prefers a node that reports the cluster to be well.
+    /// Finds a node of this cluster, preferably one that reports it well.
     async fn open_next(&mut self, turn: usize) -> Result<Source, ConnectError> {
         let (mut ours, mut error) = (None, None);
         for (address, outcome) in self.ask_some(turn).await {
@@ -233,8 +233,8 @@ impl Watch {
         ours.ok_or_else(|| error.unwrap_or_else(|| self.no_masters()))
     }
 
-    /// Stops at the first node that reports this cluster to be well. It asks seeds as well as nodes, since all nodes may have
-    /// moved to other addresses.
+    /// Stops at the first node that reports this cluster well. It asks seeds as well as nodes, since all nodes may
+    /// have moved to other addresses.
     async fn ask_some(&self, turn: usize) -> Vec<(Address, Result<(Source, Look), ConnectError>)> {
         let limit = Limit::of(self.operation_timeout);
         let some = |of: &[Address]| {
@@ -262,7 +262,7 @@ impl Watch {
         self.table.masters.know(&look.id, &look.view)
     }
 
-    /// Each known address was asked, and no node reports this cluster well.
+    /// The round has asked each known address, and no node reports this cluster well.
     fn end_round(&mut self) {
         let (addresses, mut answers): (Vec<_>, Vec<_>) = std::mem::take(&mut self.round).answers.into_iter().unzip();
         match judge(&self.table.masters.known(), &answers) {
@@ -286,7 +286,6 @@ impl Watch {
         }
     }
 
-    /// Whether this other cluster has answered for long enough.
     fn is_settled(&mut self, look: &Look) -> bool {
         let masters = || look.view.shards.keys();
         let before = self.other.take().filter(|(before, _)| before.iter().eq(masters()));
@@ -294,10 +293,10 @@ impl Watch {
         now() >= *since + SETTLED
     }
 
-    /// Asks this node again and again, until it does not answer or another one should be asked.
+    /// Asks this node repeatedly, until it does not answer or the watch should ask another one.
     async fn watch(&mut self, source: Source) {
         let (mut is_doubtful, mut doubts, opened) = (true, 0, now());
-        // As long as no node is believed without reserve, another one is asked every few seconds.
+        // While the watch has not fully believed a node, it asks another one every few seconds.
         while doubts < DOUBTS_AT_ONE && (self.passed_over == 0 || now() < opened + LONGEST_PAUSE) {
             let asked = async {
                 let health = source.health().await?;
@@ -312,7 +311,8 @@ impl Watch {
                         self.passed_over += 1;
                         return sleep(SHORTEST_PAUSE).await;
                     }
-                    // Every node asked lately is behind, so the watch believes them. `is_due` asks for all after the first one.
+                    // Every node asked lately knows less, so the watch believes them. After the first one, `is_due`
+                    // asks for everything.
                     if let Asked::All(look) = asked {
                         self.apply(look);
                     }
@@ -341,15 +341,15 @@ impl Watch {
 
     fn is_due(&self, health: &Health) -> bool {
         let now = now();
-        // A slot that had no master gets one without a new epoch.
+        // A slot without a master gets one without a new epoch.
         health.epoch != self.epoch
             || !self.uncovered.is_empty()
             || now < self.changed + UNSETTLED
             || now > self.looked + LONGEST_PAUSE
     }
 
-    /// Whether other nodes should be asked before this one is believed. A removed node reports the
-    /// cluster down and names no slot; a node that is cut off does not learn of a new epoch.
+    /// Whether the watch should ask other nodes before believing this one. A removed node reports the cluster down
+    /// and names no slots. An isolated node does not learn of a new epoch.
     fn is_behind(&self, asked: &Asked) -> bool {
         let (health, names_nothing) = match asked {
             Asked::Health(health) => (health, false),
@@ -359,7 +359,7 @@ impl Watch {
     }
 
     fn apply(&mut self, Look { health, view, .. }: Look) {
-        // Before the table makes a connection: it is checked against these masters.
+        // Before the table makes connections: each compares its cluster with these masters.
         self.table.masters.believe(&view);
         if health.epoch != self.epoch {
             self.changed = now();
@@ -375,14 +375,15 @@ impl Watch {
             }
             self.uncovered = uncovered;
         }
-        // An empty view names no node, and the nodes of before are then the best guess.
+        // An empty view names no nodes. Keep the earlier ones as the best guess.
         if !view.nodes.is_empty() {
             self.nodes = view.nodes;
         }
     }
 }
 
-/// The next answer; `until` limits the wait once another node has answered, so that a dead node does not hold up the look.
+/// The next answer. `until` limits the wait once another node has answered, so that a dead node does not hold up the
+/// look.
 async fn next<F: Future>(asking: &mut FuturesUnordered<F>, until: Option<Instant>) -> Option<F::Output> {
     match until {
         None => asking.next().await,
@@ -392,7 +393,7 @@ async fn next<F: Future>(asking: &mut FuturesUnordered<F>, until: Option<Instant
 
 impl Source {
     async fn open(target: &Target, limit: Limit) -> Result<Self, ConnectError> {
-        // It receives nothing that it has not asked for.
+        // This connection ignores pushes.
         let SignedIn { connection, .. } = sign_in(target, limit, |_| {}).await?;
         Ok(Self { address: target.place.address.clone(), connection })
     }

@@ -19,7 +19,7 @@ pub fn connect_error(target: &Target, error: RedisError) -> ConnectError {
     }
 }
 
-/// A reply that was cut off is an error of the crate's parser, in its words.
+/// For a truncated reply, the crate reports a parser error, which would mislead.
 fn cause(error: RedisError) -> Cause {
     if error.kind() == ErrorKind::Parse { Arc::new(Fault::Disconnected) } else { Arc::new(error) }
 }
@@ -36,7 +36,7 @@ fn refused(refusal: Refusal) -> ConnectError {
     match refusal.code.as_str() {
         "READONLY" => ConnectError::ReadOnly,
         "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(refusal),
-        // Redis before 7.0 takes `#!lua` for a syntax error.
+        // Redis before 7.0 reports `#!lua` as a syntax error.
         _ if refusal.message.contains("unexpected symbol near '#'") => {
             ConnectError::TooOld { found: "older than 7.0".into() }
         }
@@ -44,7 +44,7 @@ fn refused(refusal: Refusal) -> ConnectError {
     }
 }
 
-/// A server that answers CLUSTER with an error is not in a cluster, or its user may not ask.
+/// A server that answers CLUSTER with an error is not in a cluster, or the user may not ask.
 pub fn cluster_error(target: &Target, error: RedisError) -> ConnectError {
     match refusal(&error) {
         Some(refusal) if refusal.is_about_rights() => {

@@ -27,28 +27,28 @@ use crate::store::dial::{Limit, Target};
 use crate::store::error::{ConnectError, Fault, Obstacle, RequestError};
 use crate::store::rights;
 
-/// How long a look-up may take before the earlier address is tried beside it: a slow resolver must not delay the way
-/// back to the same server.
+/// How long a look-up may take before the client also tries the earlier address: a slow resolver must not delay the
+/// way back to the same server.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The oldest server whose scripts know `#!lua` flags.
 const OLDEST: (u32, u32) = (7, 0);
 
-/// The message of a client to itself, to check that messages arrive.
+/// A client sends this to itself, to check that messages arrive.
 const ECHO: &[u8] = b"echo";
-/// The echo comes with the answer that counts it, or a moment later.
+/// The echo arrives with the reply to PUBLISH, or a moment later.
 const ECHO_LIMIT: Duration = Duration::from_millis(500);
 
 impl Supervised<NetworkWire> {
     /// Connects, checks that this server can serve, learns its time, and subscribes. If a look-up is late, fails or
-    /// finds nothing, it tries the address that the name led to before.
+    /// finds nothing, the client tries the address to which the name led before.
     pub async fn establish(self: &Arc<Self>, target: &Target) -> Result<Established, ConnectError> {
-        // At each connect: after a failover the name may lead to another server.
+        // Look up at each connect: after a failover the name may lead to another server.
         let looking = pin!(target.look_up(Limit::of(self.operation_timeout)));
         let Some(earlier) = self.wire.led_to(target.name()) else {
             return self.establish_at(target, Way::Now(&looking.await?)).await;
         };
-        // Boxed, so that it can be dropped before the client connects elsewhere: a subscription that is left open could still
+        // Boxed, so that it can be dropped before the client connects elsewhere: an open subscription could still
         // receive grants.
         let attempt = Box::pin(async {
             sleep(HEAD_START).await;
@@ -73,13 +73,13 @@ impl Supervised<NetworkWire> {
     }
 
     async fn establish_at(self: &Arc<Self>, target: &Target, way: Way<'_>) -> Result<Established, ConnectError> {
-        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong
-        // one the two would keep each other alive.
+        // Weak, because the driver keeps this closure and the link keeps the connection. With a strong reference,
+        // each would keep the other alive.
         let shared = Arc::downgrade(self);
         let handle = move |message: &[u8]| shared.upgrade().into_iter().for_each(|shared| shared.heard(message));
         let signed_in = sign_in_at(target, way.addresses(), self.operation_timeout, handle).await?;
         let SignedIn { mut connection, peer } = signed_in;
-        // A new limit. The time that dialling took must not make a server that works look silent.
+        // A new limit: the time that dialling took must not make a working server look silent.
         let limit = Limit::of(self.operation_timeout);
         let silent = || target.silent(limit);
         let run_id = limit.run(self.greet(target, way, &mut connection)).await.ok_or_else(silent)??;
@@ -101,14 +101,14 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// Returns the server's `run_id`, if its user may ask for it.
+    /// Returns the server's `run_id`, if the user may ask for it.
     async fn greet(
         &self,
         target: &Target,
         way: Way<'_>,
         connection: &mut Connection,
     ) -> Result<Option<String>, ConnectError> {
-        // Sent together, to save a round trip. What the server is comes first: a Sentinel knows no scripts.
+        // Sent together, to save a round trip. Check the kind of server first: a Sentinel knows no scripts.
         let (server, rights, (), ()) = futures::join!(
             self.check_server(target, connection),
             self.check_rights(connection),
@@ -120,14 +120,14 @@ impl Supervised<NetworkWire> {
         way.check(run_id.as_deref()).map_err(|obstacle| target.obstacle(obstacle))?;
         rights?;
         let mut io = connection.io.clone();
-        // SELECT after the check of the server: a cluster and a Sentinel refuse it, and that error
-        // would not say what they are.
+        // SELECT after checking the server: a cluster and a Sentinel refuse it, with an error that does not show what
+        // they are.
         if self.wire.database != 0 {
             let select = redis::cmd("SELECT").arg(self.wire.database).exec_async(&mut io).await;
             select.map_err(|error| connect_error(target, error))?;
         }
-        // Acquires need the server's time for their `not_after` (R2). A reconnect learns it anew, as
-        // it may have led to another server.
+        // Acquires need the server's time for their `not_after` (R2). A reconnect learns it again, since it may lead
+        // to another server.
         if self.link.keys.is_of_cluster() {
             connection.channel_tag = self.check_cluster(target, &mut io).await?;
             self.ask_time(target, &mut io).await?;
@@ -136,9 +136,9 @@ impl Supervised<NetworkWire> {
         }
         // Before any request that may grant a lock.
         self.boot(target, connection).await?;
-        // We need to subscribe _last_. From then on the server takes this client for reachable and
-        // grants locks to it (R6), so all that can still fail comes before. These are sent together and served in this
-        // order, so that the echo is heard.
+        // We need to subscribe _last_. From then on the server considers this client reachable and grants locks to it
+        // (R6), so every step that can still fail comes before. The client sends both commands together, and the
+        // server runs them in this order, so the client receives the echo.
         let channel = self.wire.channel.at(&connection.channel_tag);
         let publish = redis::cmd("PUBLISH").arg(&channel).arg(ECHO).to_owned();
         let mut echo = io.clone();
@@ -148,7 +148,7 @@ impl Supervised<NetworkWire> {
         Ok(run_id)
     }
 
-    /// The `run_id` of the server at this address, which has to be a primary.
+    /// The `run_id` of the server at this address, which must be a primary.
     pub async fn primary_at(&self, target: &Target, address: SocketAddr) -> Result<String, ConnectError> {
         let signed_in = sign_in_at(target, &[address], self.operation_timeout, |_| {}).await?;
         let connection = signed_in.connection;
@@ -161,16 +161,16 @@ impl Supervised<NetworkWire> {
         limit.run(asked).await.ok_or_else(|| target.silent(limit))?
     }
 
-    /// Whether messages arrive: a proxy may swallow them, or count them wrongly. Then polls find the grants,
-    /// and each hand-off takes up to a poll interval.
+    /// Checks whether messages arrive: a proxy may swallow them, or count them wrongly. In that case polls find the
+    /// grants, and each hand-off takes up to a poll interval.
     async fn check_echo(&self, target: &Target, published: RedisResult<i64>) {
-        // Once it has failed it is not waited for again: each reconnect would take that long.
+        // Once the echo was missing, do not wait for it again: each reconnect would take that long.
         if self.wire.echo.is_missing.load(Ordering::Relaxed) {
             return;
         }
         let is_heard = match published {
-            // The right was checked before, so an error here is an error of the connection, which
-            // the next request reports. (A right that is taken away later is not fatal.)
+            // The client has checked this right before, so the error comes from the connection, and the next request
+            // reports it. (Losing the right later is not fatal.)
             Err(_) => return,
             Ok(0) => false,
             Ok(_) => timeout(ECHO_LIMIT, self.wire.echo.heard.notified()).await.is_ok(),
@@ -185,7 +185,8 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// In a cluster: each key belongs to one node, so the probe's lock cannot be renewed at all of them.
+    /// For a node of a cluster. It cannot use the probe, because only one node of the cluster serves the probe's
+    /// lock.
     async fn ask_time(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<(), ConnectError> {
         let sent = now();
         let time = redis::cmd("TIME").query_async::<(i64, i64)>(io).await;
@@ -194,8 +195,8 @@ impl Supervised<NetworkWire> {
         Ok(())
     }
 
-    /// Checks that the node belongs to the client's cluster, which neither its address nor its id alone can show. Returns
-    /// the part of its id that its channels have.
+    /// Checks that the node belongs to the client's cluster, which neither its address nor its id alone can prove.
+    /// Returns the part of the node's id that its channels contain.
     async fn check_cluster(&self, target: &Target, io: &mut MultiplexedConnection) -> Result<String, ConnectError> {
         let (mut slots_io, question) = (io.clone(), redis::cmd("CLUSTER"));
         let (mut my_id, mut slots) = (question.clone(), question);
@@ -213,7 +214,6 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// Returns its `run_id`, if the user may ask for it.
     async fn check_server(&self, target: &Target, connection: &Connection) -> Result<Option<String>, ConnectError> {
         let check = |mode: Option<&str>, version: Option<&str>| {
             check_version(version)?;
@@ -234,7 +234,7 @@ impl Supervised<NetworkWire> {
                 check(mode, field(&info, "redis_version"))?;
                 Ok(field(&info, "run_id").map(ToOwned::to_owned))
             }
-            // Not allowed to ask. HELLO needs no right, and has less.
+            // The user may not ask. HELLO works without any right, but reports less.
             Err(error) if error.code() == Some("NOPERM") => {
                 let hello = redis::cmd("HELLO").query_async::<HashMap<String, Value>>(&mut io).await;
                 let hello = hello.map_err(|error| connect_error(target, error))?;
@@ -253,24 +253,22 @@ impl Supervised<NetworkWire> {
         if missing.is_empty() { Ok(()) } else { Err(ConnectError::Rights { missing }) }
     }
 
-    /// Names every right that the user lacks.
+    /// Returns every right that the user lacks.
     pub async fn missing_rights(&self, connection: &Connection) -> Vec<String> {
         let mut question = redis::cmd("EVAL");
-        // The names of the keys go as ARGV. As KEYS the server would check them itself, and refuse the
-        // question rather than answer it.
+        // Pass the key names as ARGV. If they were KEYS, the server would check them itself and refuse the script.
         question.arg(rights::SCRIPT).arg(0).arg(&self.wire.rights);
         let missing = match question.query_async::<Vec<String>>(&mut connection.io.clone()).await {
             Ok(missing) => missing,
             Err(error) if error.code() == Some("NOPERM") => vec!["+eval".to_owned()],
-            // If the question fails, the probe and use find what is missing.
+            // If this fails, the probe and the first uses find the missing rights.
             Err(error) => {
                 tracing::debug!(target: "fairlock::server", address = %self.wire.address(), %error, "the server does not report the rights of its user");
                 Vec::new()
             }
         };
         let mut named = Vec::new();
-        // Many commands lack the same right to the keys. Each is named once, in the order of the
-        // scripts.
+        // Many commands lack the same right to the keys. List each right once, in the order of the scripts.
         for right in missing {
             if !named.contains(&right) {
                 named.push(right);
@@ -279,13 +277,13 @@ impl Supervised<NetworkWire> {
         named
     }
 
-    /// Once in the life of a client: a server that evicts keys forgets locks that are held.
+    /// Once in the life of a client: a server that evicts keys forgets held locks.
     async fn warn_of_eviction(&self, connection: &Connection) {
         if self.wire.eviction_is_checked.swap(true, Ordering::Relaxed) {
             return;
         }
         let info = redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection.io.clone()).await;
-        // A user may have no right to ask.
+        // The user may lack the right to ask.
         let Ok(info) = info else { return };
         if let Some(policy) = field(&info, "maxmemory_policy").filter(|policy| *policy != "noeviction") {
             tracing::warn!(
@@ -297,21 +295,22 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// Shows the client's name in CLIENT LIST. HELLO needs no right, while a server logs each CLIENT SETNAME that it denies.
+    /// Shows the client's name in CLIENT LIST. HELLO works without any right, whereas a server logs each CLIENT
+    /// SETNAME that it denies.
     async fn name_connection(&self, connection: &Connection) {
         let hello = redis::cmd("HELLO").arg(3).arg("SETNAME").arg(&self.wire.client_name).to_owned();
-        // A proxy may refuse it, and no lock needs it.
+        // A proxy may refuse it, and locks do not need it.
         let _ = hello.exec_async(&mut connection.io.clone()).await;
     }
 
-    /// Renews a lock that cannot be held: returns the time, and shows whether scripts may write here.
+    /// Renews a lock that nobody can hold, to get the time and to check that scripts may write here.
     async fn probe(&self, target: &Target, connection: &Connection) -> Result<(), ConnectError> {
         let lock = &*self.wire.probe.lock;
         // No owner has the name '', so renew.lua answers `lost` and changes nothing (R4).
         let args = || [arg("owner", ""), arg("token", ""), arg("lease", 1_u64), arg("only", 0_u64)];
         let command = || Command::new(ScriptName::Renew, [key("lock", lock)], args());
         let call = Call::new(&command, lock);
-        // Before the request is sent, as `ServerClock::learn` expects.
+        // Before sending the request, as `ServerClock::learn` expects.
         let sent = now();
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
         let head = Head::decode(&mut Fields::new(&reply)).map_err(|error| target.unreachable(Arc::new(error)))?;
@@ -326,29 +325,29 @@ impl Supervised<NetworkWire> {
         let command = || request.command();
         let call = Call::new(&command, &request.key);
         let reply = connection.evaluate(&self.wire.known, call, 0).await.map_err(|error| probe_error(target, error))?;
-        // A caller may read this late. A newer answer, of another life, must not be replaced by it (R14).
+        // A caller may read this late. It must not replace a newer answer, from another life of the server (R14).
         if connection.dead.is_cancelled() {
             return Err(target.unreachable(Arc::new(Fault::Disconnected)));
         }
         boot.booted(&reply, &target.address()).map_err(|error| target.unreachable(Arc::new(error)))
     }
 
-    /// The same where a request found that the record is gone.
+    /// The same, after a request found that the record is gone.
     pub async fn boot_again(&self, connection: &Connection) -> Result<(), RequestError> {
         let target = self.wire.location.current().ok_or_else(|| RequestError::NotSent(self.link.fault()))?;
         self.boot(&target, connection).await.map_err(|error| RequestError::NotSent(Arc::new(error)))
     }
 
-    /// The identity of the server's life: it is new after each start, and after each promotion. A
-    /// primary that was demoted and promoted again may lack what the other one granted meanwhile.
+    /// Identifies the server's life, which is new after each start and each promotion. A primary that was demoted and
+    /// promoted again may lack the grants of the primary in between.
     async fn life(&self, target: &Target, connection: &Connection) -> Result<String, ConnectError> {
         let info = |section| self.info(target, connection, section);
         let (server, replication) = futures::try_join!(info("server"), info("replication"))?;
         let named = |info, missing| field(info, missing).ok_or(ConnectError::NoLife { missing });
-        // With `replica-read-only no` boot.lua would be served, and find the life of the primary.
+        // With `replica-read-only no` a replica would run boot.lua, and find the primary's life.
         check_role(&replication)?;
         let run_id = named(&server, "run_id")?;
-        // Not `master_replid`, which is also new when the first replica comes, and when none has been there for an hour.
+        // Not `master_replid`: it also changes when the first replica connects, and after an hour without a replica.
         Ok(format!("{run_id}/{}", named(&replication, "master_replid2")?))
     }
 
@@ -361,12 +360,12 @@ impl Supervised<NetworkWire> {
     }
 }
 
-/// The way to a server, by its name or its address.
+/// The way to a server: by its name or its address.
 #[derive(Clone, Copy)]
 enum Way<'a> {
-    /// The addresses that the name leads to now.
+    /// The addresses to which the name leads now.
     Now(&'a [SocketAddr]),
-    /// The server that the name led to before, and perhaps no longer does.
+    /// The server to which the name led before. It may lead elsewhere now.
     Earlier(&'a NamedServer),
 }
 
@@ -378,7 +377,8 @@ impl Way<'_> {
         }
     }
 
-    /// Another server may have the earlier address by now. The other clients are not there, so there would be two holders.
+    /// Another server may have the earlier address by now. The other clients do not use that server, so there would
+    /// be two holders.
     fn check(&self, run_id: Option<&str>) -> Result<(), Obstacle> {
         match (self, run_id) {
             (Self::Earlier(_), None) => Err(Obstacle::NoRunId),
@@ -388,28 +388,27 @@ impl Way<'_> {
     }
 }
 
-/// Reads the role from INFO replication: a write proves nothing, since a replica may be set to take writes.
+/// Reads the role from INFO replication. A write would prove nothing: a replica may be configured to accept writes.
 fn check_role(replication: &str) -> Result<(), ConnectError> {
     if field(replication, "role") == Some("slave") { Err(ConnectError::ReadOnly) } else { Ok(()) }
 }
 
-/// The value of a line of INFO.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Valkey reports a redis_version too: 7.2.4 for all of its own versions.
+/// Valkey also reports a redis_version: 7.2.4 for all its own versions.
 fn check_version(version: Option<&str>) -> Result<(), ConnectError> {
-    // A server without a version is judged by the probe, which runs a script with `#!lua`.
+    // If the server reports no version, the probe decides: it runs a script with `#!lua`.
     let Some(found) = version else { return Ok(()) };
     let mut parts = found.split('.').map(|part| part.parse().unwrap_or(0));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version >= OLDEST { Ok(()) } else { Err(ConnectError::TooOld { found: found.to_owned() }) }
 }
 
-/// The digits of a node's id, of 40, in its channels: each pair of calls carries the name twice, which costs a
-/// server 2 %. If two nodes share them, the bus may bring a grant of the other one. The machine does not trust a grant from a
-/// node that does not have the slot (`Step::pushed` in proto/src/session.rs).
+/// How many of the 40 digits of a node's id its channels contain. Each pair of calls carries the name twice, which
+/// costs a server 2 %. If two nodes share these digits, the bus may deliver the other node's grants. The machine does
+/// not trust a grant from a node that does not serve the slot (`Step::pushed` in proto/src/session.rs).
 const DIGITS_OF_ID: usize = 8;
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! One server, and the supervised connection to it: Redis or Valkey over the network, or an embedded server.
 //!
-//! The redis crate's `ConnectionManager` does not fit: it reconnects twice under load, never
-//! subscribes again when it is idle, and stays with a demoted primary. Here one task owns the
-//! connection.
+//! The redis crate's `ConnectionManager` does not fit: under load it reconnects twice, when idle it does not
+//! subscribe again, and it stays with a demoted primary. Here one task owns the connection.
 
 mod error;
 mod handshake;
@@ -41,12 +40,11 @@ pub struct Node<W: Wire> {
 }
 
 impl<W: Wire> Node<W> {
-    /// Connects when it is asked for the first time. Its task lives in the runtime that it is given.
+    /// Connects when it is first asked to. Its task runs in the given runtime.
     pub fn start(inner: Supervised<W>, runtime: &Handle) -> Self {
         let inner = Arc::new(inner);
         let (kept, told) = (inner.clone(), inner.clone());
-        // The task owns this. So it is dropped when the runtime drops the task, even one that was
-        // never polled (decision 46).
+        // The task owns this, so the runtime drops it with the task, even before its first poll (decision 46).
         let on_drop = OnDrop(move || told.link.gone());
         let task = async move {
             let _on_drop = on_drop;
@@ -60,39 +58,38 @@ impl<W: Wire> Node<W> {
         &self.inner
     }
 
-    /// Runs a task as long as the node is open.
     pub fn accompany(&self, task: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(self.inner.link.stop.clone().run_until_cancelled_owned(task));
     }
 
-    /// Goes on connecting after the first attempt has failed.
+    /// Keeps trying to connect after the first attempt has failed.
     pub fn go_on(&self, cause: Cause) {
         self.inner.link.enter(State::Down(cause));
         self.inner.want();
     }
 
-    /// Takes the first connection into use. From now on the task keeps it.
+    /// Starts to use the first connection. From now on the task owns it.
     pub fn begin(&self, first: W::Attached) {
-        // Ready without `resume`: a new client has no waits and no holds to check.
+        // Ready without `resume`: a new client does not have waits or holds to check.
         self.inner.link.enter(State::Ready(W::connection(&first).clone()));
         *self.inner.first.lock() = Some(first);
         self.inner.want();
     }
 
-    /// Serves another address. `None`: it is unused now, and gives up its connection.
+    /// Serves another address. `None`: it is not in use now, and gives up its connection.
     pub fn move_to(&self, address: Option<&Address>) {
         self.inner.move_to(address);
-        // It may be the same address as a moment ago, and then the connection was not given up.
+        // If the address is the same as a moment ago, the node has not given up its connection.
         if address.is_some() && self.inner.link.is_ready() {
             self.inner.want();
         }
     }
 
     pub fn end(&self) {
-        // In this order: a closed link has no connection left.
+        // In this order: a closed link drops its connection.
         self.inner.wire.close();
         self.inner.link.close();
-        // The supervising task may have ended before it took the first connection over.
+        // The supervising task may have ended before it took over the first connection.
         let _first = self.inner.first.lock().take();
     }
 }
@@ -171,7 +168,7 @@ impl<W: Wire> Server for Node<W> {
     }
 }
 
-/// The only server of a client: it serves every lock.
+/// The only server of a client, which serves every lock.
 impl<W: Wire> Store for Node<W> {
     fn serving(&self, _lock_key: &str) -> Option<&dyn Server> {
         Some(self)

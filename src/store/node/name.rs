@@ -1,5 +1,5 @@
-//! A host name that leads to another server while a connection lives: managed services and orchestrators move names, and
-//! the server that was left may go on.
+//! Notices when a host name leads to another server while a connection lives. Managed services and orchestrators move
+//! names, and the old server may continue to run.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -13,14 +13,14 @@ use super::wire::Supervised;
 use crate::store::dial::Target;
 use crate::store::error::ConnectError;
 
-/// How often a name is looked up, as Redisson does.
+/// How often the client looks up a name. Redisson uses the same interval.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How many answers in a row have to lack the address of the server: while a name moves, name servers differ.
+/// How many answers in a row must lack the server's address: while a name moves, name servers disagree.
 const ANSWERS: u32 = 2;
 
 impl Target {
-    /// Resolves when the name no longer leads to this address. For a Sentinel: it has no state that a connection to another
-    /// one could lose, so it needs no `run_id`.
+    /// Resolves when the name no longer leads to this address. For Sentinels: changing to another Sentinel loses no
+    /// state, so this works without a `run_id`.
     pub async fn name_left(&self, address: Option<SocketAddr>) {
         let (Some(name), Some(address)) = (self.name(), address) else { return pending().await };
         let mut lacking = 0;
@@ -33,8 +33,8 @@ impl Target {
 }
 
 impl Supervised<NetworkWire> {
-    /// Resolves with another primary when the name leads to one. Without a known `run_id` it never resolves: another address
-    /// may belong to the same server.
+    /// Resolves with the new primary when the name leads to another one. Never resolves if the `run_id` is unknown: a
+    /// new address may belong to the same server.
     pub async fn name_moved(&self, attached: &Established) -> NamedServer {
         let Established { target, server: Some(server), is_late, .. } = attached else { return pending().await };
         let (mut server, mut lacking, mut said) = (server.clone(), 0, String::new());
@@ -43,7 +43,7 @@ impl Supervised<NetworkWire> {
         loop {
             sleep(pause).await;
             pause = INTERVAL;
-            // An error does not show where the name leads, and neither does an empty answer (pods that are not ready). So they
+            // Neither an error nor an empty answer (pods that are not ready) shows where the name leads. So they
             // neither raise the count nor reset it.
             let Ok(addresses) = target.resolve(&server.name).await else { continue };
             lacking = if addresses.contains(&server.address) { 0 } else { lacking + 1 };
@@ -52,7 +52,6 @@ impl Supervised<NetworkWire> {
             }
             match self.server_at(target, &addresses, &server).await {
                 Some(Ok(other)) if other.run_id != server.run_id => return other,
-                // The same server at another address.
                 Some(Ok(same)) => {
                     *self.wire.named.lock() = Some(same.clone());
                     (server, lacking) = (same, 0);
@@ -66,7 +65,7 @@ impl Supervised<NetworkWire> {
         }
     }
 
-    /// The primary at one of these addresses: the known one, if it is among them.
+    /// The primary at one of these addresses. Prefers the known one.
     async fn server_at(
         &self,
         target: &Target,

@@ -37,13 +37,12 @@ use crate::sync::Mutex;
 
 pub type NetworkNode = Node<NetworkWire>;
 
-/// The purpose of a node.
 pub struct Purpose {
     pub location: Arc<Location>,
     pub database: u32,
-    /// Those of its slots, if the server is a node of a cluster.
+    /// If the server is a node of a cluster, the keys in its slots.
     pub keys: ServedKeys,
-    /// Those of the client.
+    /// Shared by all of the client's servers.
     pub changes: watch::Sender<()>,
 }
 
@@ -51,15 +50,15 @@ pub struct NetworkWire {
     pub location: Arc<Location>,
     pub database: u32,
     pub channel: Channel,
-    /// Its connections in CLIENT LIST.
+    /// The name of its connections in CLIENT LIST.
     pub client_name: String,
-    /// A lock that no client can hold, for the probe.
+    /// The keys of a lock that no client can hold, for the probe.
     pub probe: Keys,
-    /// The arguments of the question for the user's rights.
+    /// The arguments of the script that checks the user's rights.
     pub rights: Vec<String>,
-    /// The `run_id` of the server that the last connection led to, if its user may ask for it.
+    /// The `run_id` of the last connection's server, if the user may ask for it.
     pub server_id: Mutex<Option<String>>,
-    /// The server that the host name led to. `None`: no host name was used.
+    /// The server to which the host name led. `None`: the client used no host name.
     pub named: Mutex<Option<NamedServer>>,
     /// Set by the first connection, so that reconnects do not repeat the warning.
     pub eviction_is_checked: AtomicBool,
@@ -67,7 +66,7 @@ pub struct NetworkWire {
     pub known: KnownScripts,
     /// When the server last answered anything.
     heard: Mutex<Instant>,
-    /// Notified when a request had no answer in time.
+    /// Notified when a request got no answer in time.
     suspected: Notify,
 }
 
@@ -78,26 +77,24 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// `tag`: see `Connection::channel_tag`.
     pub fn at(&self, tag: &str) -> String {
         format!("{}{tag}{}", self.prefix, self.client)
     }
 }
 
-/// A server takes visible ASCII without spaces. A label has a length that is checked.
+/// The server accepts visible ASCII without spaces. `Options` has checked the label's length.
 fn client_name(label: &str) -> String {
     let shown = |c: char| if c.is_ascii_graphic() { c } else { '_' };
     "fairlock:".chars().chain(label.chars().map(shown)).collect()
 }
 
-/// Whether messages arrive.
 #[derive(Default)]
 pub struct Echo {
     pub heard: Notify,
     pub is_missing: AtomicBool,
 }
 
-/// A server that a host name has led to. Its `run_id` says whether another one is it: an address is no identity.
+/// A server to which a host name led. An address identifies no server, so its `run_id` tells it from others.
 #[derive(Debug, Clone)]
 pub struct NamedServer {
     pub name: Name,
@@ -109,9 +106,9 @@ pub struct NamedServer {
 pub struct Established {
     pub connection: Arc<Connection>,
     pub target: Target,
-    /// `None`: no name has to be looked up, or the user may not ask for the `run_id`.
+    /// `None`: the client used no host name, or the user may not ask for the `run_id`.
     pub server: Option<NamedServer>,
-    /// It uses an earlier address of the name, whose look-up may still be under way.
+    /// The connection uses an earlier address of the name, and the look-up may still be under way.
     pub is_late: bool,
 }
 
@@ -143,8 +140,8 @@ impl Node<NetworkWire> {
         Self::start(Supervised::new(wire, keys, options, changes), runtime)
     }
 
-    /// Makes the first connection, in bounded time, so that a wrong URL or password is reported at once. From
-    /// then on a task keeps the connection.
+    /// Makes the first connection, in bounded time, to report a wrong URL or password at once. After that, a task
+    /// keeps the connection.
     pub async fn connect(&self) -> Result<(), ConnectError> {
         let target = self.inner().wire.location.known().await;
         let established = self.inner().establish(&target).await?;
@@ -162,24 +159,22 @@ impl Wire for NetworkWire {
         &attached.connection
     }
 
-    /// With pauses of up to 2 s. Logs once why it does not: the same error again
-    /// is not worth a line in the log.
+    /// Pauses for up to 2 s between attempts. Logs why it cannot connect, but not the same error twice in a row.
     async fn connect(node: &Arc<Supervised<Self>>, backoff: &mut Backoff) -> Option<Established> {
         let location = &node.wire.location;
         let mut said = String::new();
         while node.is_wanted() {
             let target = location.known().await;
             let attempt = async {
-                // After a connection that lived long this pause is zero, so it does not delay the usual
-                // reconnect.
+                // After a long-lived connection this pause is zero, so it does not delay the usual reconnect.
                 backoff.pause().await;
                 node.establish(&target).await
             };
             let outcome = tokio::select! {
                 biased;
-                // Neither the pause nor a server that does not answer may keep it from the new place.
+                // Move on at once, despite the pause or a server that does not answer.
                 () = location.left(&target.place) => {
-                    // The pauses were for the place before.
+                    // The pauses were for the previous place.
                     *backoff = Backoff::reconnect();
                     continue;
                 }
@@ -193,8 +188,8 @@ impl Wire for NetworkWire {
                         tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "cannot connect yet");
                         said = text;
                     }
-                    // Callers that run out of time get this error, so it should be the latest reason and not
-                    // only that the connection was closed.
+                    // Callers that run out of time get this error. It should be the latest reason, not merely that
+                    // the connection was closed.
                     node.link.enter(State::Down(Arc::new(error)));
                     location.doubt();
                 }
@@ -219,7 +214,7 @@ impl Wire for NetworkWire {
             }
             other = node.name_moved(attached) => {
                 tracing::warn!(target: "fairlock::server", address = %place.address, server = %other.address, "the host name leads to another server now; reconnecting");
-                // Even if the next look-up is late, the client can reach it at this address.
+                // Even if the next look-up is late, the client can reach the server at this address.
                 *node.wire.named.lock() = Some(other);
                 true
             }
@@ -232,8 +227,8 @@ impl Wire for NetworkWire {
         };
         let known = &node.wire.known;
         let mut outcome = connection.evaluate(known, call, request).await;
-        // Nothing was run, so this is still the first copy of the request. Boxed, because it is rare: every call would have
-        // room for it otherwise.
+        // Nothing ran, so this is still the first copy of the request. Boxed, because it is rare: otherwise every
+        // call would reserve room for it.
         if matches!(&outcome, Err(RequestError::Refused(refusal)) if refusal.lacks_boot())
             && Box::pin(node.boot_again(&connection)).await.is_ok()
         {
@@ -258,7 +253,7 @@ impl Wire for NetworkWire {
         }
         match outcome {
             Ok(value) => Ok(Told { texts: flat(value), connection: connection.dead.clone() }),
-            // Servers have different words for it.
+            // Servers report this in different words.
             Err(RequestError::Refused(mut refusal)) if refusal.is_about_rights() => {
                 refusal.lacks(&[format!("+{}", name.to_ascii_lowercase())]);
                 Err(RequestError::Refused(refusal))
@@ -280,8 +275,7 @@ impl Wire for NetworkWire {
     }
 
     fn suspect(&self) {
-        // `notify_one` keeps its notice when no one listens. So a suspicion that arises during a ping
-        // is not lost.
+        // `notify_one` keeps its notice even if nobody listens, so this also works during a ping.
         self.suspected.notify_one();
     }
 
@@ -302,13 +296,13 @@ impl Supervised<NetworkWire> {
             self.wire.hear();
         }
         if let Err(RequestError::Refused(refusal)) = outcome {
-            // A demoted primary may keep its connections open. Without this the client would stay with it
-            // and hear READONLY forever. Dialling again asks for the name anew.
+            // A demoted primary may keep its connections open. Without this the client would stay and get READONLY
+            // forever. Dialling again looks for the primary again.
             if refusal.means_another_primary() {
                 connection.dead.cancel();
             }
-            // A right was taken away since the connection was made. If it is missing inside a script the
-            // server does not name it.
+            // The user has lost a right since the client connected. Inside a script, the server does not name the
+            // missing right.
             if refusal.is_about_rights() {
                 let missing = Box::pin(self.missing_rights(connection)).await;
                 if !missing.is_empty() {
@@ -320,7 +314,6 @@ impl Supervised<NetworkWire> {
 }
 
 impl NetworkWire {
-    /// The server that this name led to before.
     pub fn led_to(&self, name: Option<Name>) -> Option<NamedServer> {
         self.named.lock().clone().filter(|server| Some(&server.name) == name.as_ref())
     }
@@ -334,15 +327,15 @@ impl NetworkWire {
     }
 }
 
-/// Brings requests without a future for each: its own goes on with the next one where it has ended the one before. A new one
-/// would be over a kilobyte that is made, moved and freed.
+/// Sends requests without a new future for each: one future handles them all, one after the other. A new future would
+/// take more than a kilobyte to allocate, move and free.
 pub struct NetworkPost {
     node: Arc<Supervised<NetworkWire>>,
     bag: Arc<Bag>,
     rounds: BoxFuture<'static, ()>,
 }
 
-/// What passes between the post and its future.
+/// Passes commands and replies between the post and its future.
 #[derive(Default)]
 struct Bag {
     taken: Mutex<Option<(Arc<Connection>, redis::Cmd)>>,
@@ -379,14 +372,14 @@ impl Post for NetworkPost {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<ScriptReply, RequestError>> {
-        // Without tokio's budget: it belongs to the task that happens to run now.
+        // Without tokio's budget, which belongs to the task that happens to run now.
         let _ = pin!(unconstrained(&mut self.rounds)).poll(context);
         let reply = self.bag.reply.lock().take();
         reply.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-/// The texts and numbers of a reply, without the lists that they are in.
+/// The texts and numbers of a reply, without the lists that contain them.
 fn flat(value: Value) -> Vec<Vec<u8>> {
     match value {
         Value::Array(values) => values.into_iter().flat_map(flat).collect(),
@@ -398,13 +391,13 @@ fn flat(value: Value) -> Vec<Vec<u8>> {
     }
 }
 
-/// The limit for a ping after a request that had no answer. With it a half-open connection is replaced
-/// within the operation time-out + 1 s, before the shortest lease and the waiter time-to-live end.
+/// The limit for a ping after a request without an answer. With it, the client replaces a half-open connection within
+/// the operation time-out + 1 s, before the shortest lease and the waiter time-to-live end.
 const PING_LIMIT: Duration = Duration::from_millis(900);
 
-/// A connection is dead when its driver or its user marks it so, or when a ping has no answer: a frozen
-/// server or a cut cable causes no error. It pings when the server was silent for an
-/// operation time-out, and at once when a request had no answer in time.
+/// A connection is dead when its driver or its user marks it, or when the server does not answer a ping: a frozen
+/// server or a cut cable causes no error. The client pings when the server was silent for an operation time-out, and
+/// at once when a request got no answer in time.
 async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
     loop {
         tokio::select! {
@@ -417,13 +410,13 @@ async fn until_dead(node: &Supervised<NetworkWire>, connection: &Connection) {
             }
         }
         let asked = now();
-        // Outside the machine's lanes: the ping must not wait for the requests without an answer, which may take up all of them.
+        // Outside the machine's lanes: the ping must not wait for unanswered requests, which may fill all lanes.
         match timeout(PING_LIMIT, connection.send(&redis::cmd("PING"))).await {
-            // What else comes belongs to another request, as where a proxy has lost a reply.
+            // Any other reply belongs to another request, for example after a proxy has lost a reply.
             Ok(Ok(Value::SimpleString(said))) if said == "PONG" => node.wire.hear(),
-            // An answer too: a user may have no right to PING.
+            // This is an answer as well: the user may lack the right to PING.
             Ok(Err(RequestError::Refused(_))) => node.wire.hear(),
-            // On a busy machine this task may be late, and other requests have had answers from the server.
+            // On a busy machine this task may be late, and the server may have answered other requests.
             Err(_) if node.wire.silent_for() < now().saturating_duration_since(asked) => {}
             _ => return,
         }

@@ -1,4 +1,4 @@
-//! A connection that has signed in: to a server, a Sentinel, or a node that is asked about its cluster.
+//! A signed-in connection: to a server, to a Sentinel, or to a node that the client asks about its cluster.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::store::connection::{Connection, refusal};
 use crate::store::dial::{Limit, Stream, Target};
 use crate::store::error::ConnectError;
 
-/// A connection, and what dialling has found.
+/// A connection, and the address that dialling has reached.
 pub struct SignedIn {
     pub connection: Connection,
     /// The address of the server, unless it is a socket.
     pub peer: Option<SocketAddr>,
 }
 
-/// Signs in at one of the addresses that the name leads to now.
+/// Signs in at one of the addresses to which the name leads now.
 pub async fn sign_in(
     target: &Target,
     limit: Limit,
@@ -27,7 +27,7 @@ pub async fn sign_in(
     sign_in_at(target, &addresses, limit.limit, handle).await
 }
 
-/// The time of a look-up does not count: the error would blame a host or a firewall for a slow resolver.
+/// The limit excludes the look-up: otherwise the error would blame a host or a firewall for a slow resolver.
 pub async fn sign_in_at(
     target: &Target,
     addresses: &[SocketAddr],
@@ -35,8 +35,7 @@ pub async fn sign_in_at(
     handle: impl Fn(&[u8]) + Send + Sync + 'static,
 ) -> Result<SignedIn, ConnectError> {
     let limit = Limit::of(limit);
-    // Before dialling: a provider that takes long must not keep a connection waiting that has not
-    // signed in.
+    // Before dialling: a slow provider must not keep a connection waiting that has not signed in.
     let credentials = target.credentials(limit).await?;
     let Stream { io, peer } = target.dial(addresses, limit).await?;
     match limit.run(Connection::open(io, &credentials, handle)).await {
@@ -46,7 +45,7 @@ pub async fn sign_in_at(
     }
 }
 
-/// An error of the first exchange: here it shows that something else than Redis answers.
+/// An error of the first exchange, which also shows if something other than Redis answers.
 fn sign_in_error(target: &Target, error: RedisError) -> ConnectError {
     if refusal(&error).is_some() || error.kind() == ErrorKind::RESP3NotSupported {
         return connect_error(target, error);

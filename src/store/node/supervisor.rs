@@ -1,5 +1,5 @@
-//! The task that keeps a connection: it notices that it is dead, connects again without giving up, lets the listener
-//! resume, and only then lets all requests use it.
+//! The task that keeps a connection. It notices a dead one, reconnects without giving up, lets the listener resume,
+//! and only then lets all requests use the new one.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::store::runtime::{AFTER_PANIC, survive};
 /// Owns the connection until the node is closed.
 pub async fn supervise<W: Wire>(node: &Arc<Supervised<W>>) {
     tokio::select! {
-        // In this order: `close` ends the connection first, and that end must not lead to another one.
+        // In this order: `close` ends the connection first, which must not cause a reconnect.
         biased;
         () = node.link.stop.cancelled() => {}
         () = keep(node) => {}
     }
-    // A connection that was made while `close` ran, on another thread.
+    // Another thread may have made a connection while `close` ran.
     node.wire.close();
 }
 
 /// Never ends.
 async fn keep<W: Wire>(node: &Arc<Supervised<W>>) {
-    // One backoff for all connections. With a new one each time, a server that accepts and closes
-    // at once would be dialled without a pause.
+    // One backoff for all connections. Otherwise, if a server accepts and closes at once, the client would dial it
+    // without a pause.
     let mut backoff = Backoff::reconnect();
     loop {
         node.wanted.notified().await;
         let (mut first, mut has_panicked) = (node.first.lock().take(), false);
         while survive(keep_connected(node, first.take(), has_panicked, &mut backoff)).await.is_none() {
-            // The connection that it had has no task any more.
+            // The old connection no longer has a task.
             node.link.connection().inspect(|connection| connection.dead().cancel());
             has_panicked = true;
             sleep(AFTER_PANIC).await;
@@ -41,7 +41,7 @@ async fn keep<W: Wire>(node: &Arc<Supervised<W>>) {
     }
 }
 
-/// Until no connection is wanted. `again`: after a panic, which gave up the one before.
+/// Runs until no connection is wanted. `again`: after a panic, which gave up the previous connection.
 async fn keep_connected<W: Wire>(
     node: &Arc<Supervised<W>>,
     first: Option<W::Attached>,
@@ -71,8 +71,8 @@ async fn keep_connected<W: Wire>(
             node.link.resume(&connection);
         }
         let moved = W::over(node, &mut attached).await;
-        // After a ping without an answer it is not cancelled yet. What is in flight must end now
-        // as unanswered: waiting for its time-out would only delay the retry.
+        // After an unanswered ping it is not cancelled yet. Requests in flight must now end as unanswered: waiting
+        // for their time-out would only delay the retry.
         let was_silent = !moved && !connection.dead().is_cancelled();
         connection.dead().cancel();
         node.link.enter(State::Down(match was_silent {

@@ -1,4 +1,4 @@
-//! The state of each server, and the part of it that differs between the network and this process.
+//! The state of each server, and the trait for what differs between the network and this process.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,19 +21,18 @@ use crate::store::options::Options;
 use crate::store::server::Told;
 use crate::sync::Mutex;
 
-/// The way to a server.
 pub trait Wire: Send + Sync + Sized + 'static {
     type Connection: link::Connection;
-    /// A new connection, with what only the task that keeps it needs.
+    /// A new connection, and the parts that only the task that keeps it needs.
     type Attached: Send;
 
     fn connection(attached: &Self::Attached) -> &Self::Connection;
-    /// Connects, and tries until it succeeds. `None`: no connection is wanted any longer.
+    /// Tries to connect until it succeeds. `None`: no connection is wanted any longer.
     fn connect(
         node: &Arc<Supervised<Self>>,
         backoff: &mut Backoff,
     ) -> impl Future<Output = Option<Self::Attached>> + Send;
-    /// Resolves when the connection is over. Whether that is because the server is elsewhere now.
+    /// Resolves when the connection has ended. Returns whether it ended because the server has moved.
     fn over(node: &Supervised<Self>, attached: &mut Self::Attached) -> impl Future<Output = bool> + Send;
     fn run(
         node: &Arc<Supervised<Self>>,
@@ -48,33 +47,33 @@ pub trait Wire: Send + Sync + Sized + 'static {
     fn address(&self) -> String;
     /// Whether messages arrive.
     fn hears(&self) -> bool;
-    /// The identity of the server: two clients with the same one are connected to the same server. `None`: the user may not ask for it.
+    /// The server's identity: if two clients see the same one, they are connected to the same server. `None`: the
+    /// user may not ask for it.
     fn server_id(&self) -> Option<String>;
     /// Finds out at once whether the connection is alive.
     fn suspect(&self);
     fn disconnect(&self, connection: &Self::Connection);
-    /// Serves another address. `None`: unused now.
+    /// Serves another address. `None`: not in use now.
     fn move_to(&self, address: Option<&Address>);
-    /// Around the task that keeps the connection.
+    /// Wraps the task that keeps the connection.
     fn wrap_task(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
         task
     }
-    /// The node is closed, and once more: the task that kept the connection has ended.
+    /// Called when the node is closed, and again when the task that kept the connection has ended.
     fn close(&self) {}
 }
 
-/// Everything that exists once for each server.
 pub struct Supervised<W: Wire> {
     pub wire: W,
     pub operation_timeout: Duration,
     /// With `strict_restart`.
     pub boot: Option<Boot>,
     pub link: Link<W::Connection>,
-    /// Whether a connection is wanted: the first one is made when a lock is asked for.
+    /// Whether a connection is wanted. The first request for a lock makes it wanted.
     is_wanted: AtomicBool,
-    /// Notified when it becomes wanted.
+    /// Notified when a connection becomes wanted.
     pub wanted: Notify,
-    /// The first connection, for the task that is to keep it.
+    /// The first connection, for the task that will keep it.
     pub first: Mutex<Option<W::Attached>>,
     pub clock: ServerClock,
 }
@@ -96,7 +95,7 @@ impl<W: Wire> Supervised<W> {
     pub fn want(&self) {
         // Relaxed: the notice orders what comes after it.
         if !self.is_wanted.swap(true, Ordering::Relaxed) {
-            // It keeps its notice when the task does not listen yet.
+            // `Notify` keeps the notice if the task does not listen yet.
             self.wanted.notify_one();
         }
     }
@@ -106,7 +105,7 @@ impl<W: Wire> Supervised<W> {
     }
 
     pub fn move_to(&self, address: Option<&Address>) {
-        // The next address is connected to when a lock there is asked for.
+        // The next request for a lock connects to the new address.
         self.is_wanted.store(false, Ordering::Relaxed);
         self.wire.move_to(address);
     }
