@@ -1,6 +1,4 @@
-//! Bugs that were found, each with the test that fails without its fix. A and B: by the adversarial
-//! review of the first version (docs/history.md, "Found"); S: by the simulator; M: by the author of the
-//! model; W: by reading the watchdog.
+//! Bugs that reviews, the simulator and the model found (docs/history.md). Each test fails without the fix of its bug.
 
 use std::sync::Once;
 use std::time::Duration;
@@ -9,11 +7,11 @@ use fairlock::{LockClient, LockError, Loss, Owner, UnlockError};
 
 use crate::support::{Proxy, Timing, eventually, on_a_server, on_each_store};
 
-/// A1 (R11): `lose()` published the loss before it took the seq of its leave. A hold that the same owner began
-/// in between had a smaller seq, and the leave ended it (R4).
+/// R11: `lose()` published the loss before it took the seq of its leave. If the same owner began its next hold in
+/// between, that hold had a smaller seq, and the leave ended it (R4).
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a1_the_leave_of_a_lost_hold_does_not_end_the_owners_next_one() {
-    // What happens between the two steps is a log line, so a slow log makes the race certain.
+    // The client logs a line between the two steps, so a slow log makes the race certain.
     static SLOW: Once = Once::new();
     SLOW.call_once(|| tracing::subscriber::set_global_default(SlowLog).expect("the only one"));
     on_each_store(async |store| {
@@ -38,7 +36,7 @@ async fn a1_the_leave_of_a_lost_hold_does_not_end_the_owners_next_one() {
 
 const SLOW_NAME: &str = "slow to log";
 
-/// Takes 300 ms to write down a line about one lock, as a blocked terminal does.
+/// Takes 300 ms to write a line about one lock, as a blocked terminal does.
 struct SlowLog;
 
 impl tracing::Subscriber for SlowLog {
@@ -67,8 +65,8 @@ impl tracing::Subscriber for SlowLog {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// How often the test lets the other task run before it goes on. With one of these numbers the request
-/// has been sent and its reply not been read yet, which is the race that the tests are about.
+/// How often the test lets the other task run before it goes on. With one of these numbers the client has sent its
+/// request and not yet read the reply, which is the race in these tests.
 const YIELDS: std::ops::Range<usize> = 0..6;
 
 async fn let_run(yields: usize) {
@@ -77,7 +75,7 @@ async fn let_run(yields: usize) {
     }
 }
 
-/// A2 (R9): `close` returned before the leave of an acquire in flight was sent.
+/// R9: `close` returned before the client had sent the leave of an acquire under way.
 #[tokio::test]
 async fn a2_close_also_ends_an_acquire_in_flight() {
     on_each_store(async |store| {
@@ -90,7 +88,7 @@ async fn a2_close_also_ends_an_acquire_in_flight() {
             client.close().await.unwrap();
             assert!(!matches!(acquiring.await.unwrap(), Err(LockError::Timeout { .. })));
             drop(client);
-            // A hold without a leave would last for its whole lease.
+            // Without its leave, a hold would last for its whole lease.
             tokio::time::sleep(Duration::from_millis(200)).await;
             assert!(!observer.lock("a2").is_locked().await.unwrap(), "after {yields} yields");
         }
@@ -98,7 +96,7 @@ async fn a2_close_also_ends_an_acquire_in_flight() {
     .await;
 }
 
-/// A4 (P8): a revocation that arrived before the client had registered the hold was dropped.
+/// P8: the client dropped a revocation that arrived before it had registered the hold.
 #[tokio::test]
 async fn a4_a_revocation_before_the_hold_begins_is_not_missed() {
     on_a_server(async |server| {
@@ -119,8 +117,8 @@ async fn a4_a_revocation_before_the_hold_begins_is_not_missed() {
     .await;
 }
 
-/// Whether there was a hold to end by force. Blocks this runtime, so that the reply to the acquire and the
-/// revocation are both waiting when it runs again.
+/// Returns whether there was a hold to end. Blocks this runtime, so that both the revocation and the reply to the
+/// acquire are waiting when it runs again.
 fn force_while_this_thread_is_busy(url: &str, name: &str) -> bool {
     std::thread::sleep(Duration::from_millis(20));
     let (url, name) = (url.to_owned(), name.to_owned());
@@ -134,7 +132,7 @@ fn force_while_this_thread_is_busy(url: &str, name: &str) -> bool {
     operator.join().unwrap()
 }
 
-/// A5: a server that does not answer was reported as if another owner had the lock.
+/// The client reported a silent server as if another owner had the lock.
 #[tokio::test]
 async fn a5_a_silent_server_is_unreachable_and_not_a_timeout() {
     on_a_server(async |server| {
@@ -158,7 +156,7 @@ async fn a5_a_silent_server_is_unreachable_and_not_a_timeout() {
     .await;
 }
 
-/// A6: a nested `lock` returned `Ok` although the hold was lost before the reply was read.
+/// A nested `lock` returned `Ok` although the client had lost the hold before it read the reply.
 #[tokio::test]
 async fn a6_a_nested_lock_on_a_hold_that_is_lost_meanwhile_answers_lost() {
     on_each_store(async |store| {
@@ -185,7 +183,7 @@ async fn a6_a_nested_lock_on_a_hold_that_is_lost_meanwhile_answers_lost() {
     .await;
 }
 
-/// B1: a reconnect renewed all holds, also those with a fixed lease.
+/// A reconnect renewed every hold, even one with a fixed lease.
 #[tokio::test]
 async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
     on_a_server(async |server| {
@@ -193,8 +191,8 @@ async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
         let watched = client.lock("b1 watched").lock().await.unwrap();
         let fixed = client.lock("b1").with_lease(Duration::from_secs(4)).lock().await.unwrap();
         let mut redis = server.connection().await;
-        // The server's own count. The holder's estimate may get longer, since the check after the reconnect gives it a
-        // better value.
+        // The server's own deadline. The holder's estimate may get longer, because the check after the reconnect makes
+        // it more exact.
         let mut ends_at =
             async || -> i64 { redis::cmd("PEXPIRETIME").arg("fairlock:{n:b1}").query_async(&mut redis).await.unwrap() };
         let before = ends_at().await;
@@ -206,14 +204,14 @@ async fn b1_a_reconnect_does_not_extend_a_fixed_lease() {
             .await
             .unwrap();
         eventually("it is connected again", async || client.lock("b1").is_locked().await.is_ok()).await;
-        // The check asks for what is left of it, and that request takes a moment.
+        // The check asks for the rest of the lease, and that request takes a moment.
         assert!((before..before + 1000).contains(&ends_at().await));
         assert!(fixed.is_valid() && watched.is_valid());
     })
     .await;
 }
 
-/// B2 (P10): a reply that the client could not decode made it reconnect without any pause.
+/// P10: after a reply that it could not decode, the client reconnected without a pause.
 #[tokio::test]
 async fn b2_a_client_that_gets_nonsense_reconnects_with_pauses() {
     on_a_server(async |server| {
@@ -229,7 +227,7 @@ async fn b2_a_client_that_gets_nonsense_reconnects_with_pauses() {
         let before = server.connections().await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         let made = server.connections().await - before;
-        // There is a pause of 25 ms and a handshake between any two: at most 110 on an idle machine.
+        // A pause of 25 ms and a handshake lie between any two: at most 110 on an idle machine.
         assert!((2..130).contains(&made), "{made} connections in 3 s");
         proxy.rewrite("polled", "polled");
         holder.unlock().await.unwrap();
@@ -238,7 +236,7 @@ async fn b2_a_client_that_gets_nonsense_reconnects_with_pauses() {
     .await;
 }
 
-/// B5: a client whose user may not PING reconnected again and again.
+/// A client whose user may not PING reconnected again and again.
 #[tokio::test]
 async fn b5_a_refused_ping_counts_as_an_answer() {
     on_a_server(async |server| {
@@ -250,14 +248,14 @@ async fn b5_a_refused_ping_counts_as_an_answer() {
         let client = LockClient::builder().operation_timeout(brief).connect(url).await.unwrap();
         let before = server.connections().await;
         tokio::time::sleep(4 * brief).await;
-        // `connections` makes one itself on each call.
+        // Each call of `connections` makes one itself.
         assert_eq!(server.connections().await - before, 1);
         client.close().await.unwrap();
     })
     .await;
 }
 
-/// All pushes are lost, so only polls find a grant.
+/// The network loses all pushes, so only polls find a grant.
 #[cfg(feature = "embedded")]
 struct NoPushes;
 
@@ -268,8 +266,8 @@ impl fairlock::simulation::Faults for NoPushes {
     }
 }
 
-/// S2 (R5), by the simulator: a waiter relied on a grant that it found by a poll for longer than the lease it had
-/// asked for. A confirmation that sets the shorter lease could still be in flight.
+/// R5: a waiter relied on a grant from a poll for longer than the lease that it had asked for. A confirmation that sets
+/// the shorter lease could still be under way.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
@@ -279,7 +277,7 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
     let holder = one.lock("s2").lock().await.unwrap();
     let brief = other.lock("s2").with_lease(timing.operation_timeout);
     let waiting = tokio::spawn(async move { brief.lock().await.unwrap() });
-    // Just before a poll: what it finds has nearly the whole grant left.
+    // Just before a poll, which then finds a grant with nearly all of its time left.
     tokio::time::sleep(timing.poll_interval - Duration::from_millis(50)).await;
     holder.unlock().await.unwrap();
     let guard = waiting.await.unwrap();
@@ -290,12 +288,11 @@ async fn s2_a_grant_that_outlives_a_short_lease_is_not_relied_on() {
     assert_eq!(guard.lost().await, Loss::Expired);
 }
 
-/// S1 (R7), by the simulator: a pushed grant was trusted although its time was nearly over, and the hold was lost
-/// before its first renewal could be answered.
+/// R7: the client trusted a pushed grant whose time was nearly used up. It lost the hold before the server could answer
+/// the first renewal.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
-    // As short as it may be.
     let timing = Timing { grant_ttl: Duration::from_millis(1), ..Timing::default() };
     let server = fairlock::simulation::server(crate::support::Network::slow());
     let (one, other) = (timing.builder().embedded(&server).unwrap(), timing.builder().embedded(&server).unwrap());
@@ -303,7 +300,7 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
         let holder = one.lock("s1").lock().await.unwrap();
         let lock = other.lock("s1");
         let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
-        // Close to the last moment at which a grant that lasts one poll interval can be trusted.
+        // Close to the last moment at which the client can trust a grant that lasts one poll interval.
         tokio::time::sleep(timing.poll_interval - Duration::from_millis(early)).await;
         holder.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
@@ -313,8 +310,8 @@ async fn s1_a_grant_with_no_time_left_is_confirmed_first() {
     }
 }
 
-/// M1 (P1), by the model's author: a `Held` stayed valid after the last guard was dropped, although the release was
-/// in flight and the next owner could already hold the lock.
+/// P1: a `Held` stayed valid after the last guard was dropped, although the release was under way and the next owner
+/// could already hold the lock.
 #[tokio::test]
 async fn m1_a_held_view_is_not_valid_after_the_last_guard() {
     on_each_store(async |store| {
@@ -328,8 +325,8 @@ async fn m1_a_held_view_is_not_valid_after_the_last_guard() {
     .await;
 }
 
-/// M2 (R1, R4), by the model's author: an unlock freed the lock and its reply was lost. A late copy of the acquire
-/// then took the lock again, the retried unlock freed that hold, and `unlock` answered `Lost` instead of `Freed`.
+/// R1, R4: an unlock freed the lock, and its reply was lost. A late copy of the acquire then took the lock again, the
+/// retried unlock freed that hold, and `unlock` returned `Lost` instead of `Freed`.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn m2_a_retried_unlock_is_not_a_loss() {
@@ -339,13 +336,13 @@ async fn m2_a_retried_unlock_is_not_a_loss() {
     let guard = client.lock("m2").lock().await.unwrap();
     let unlock = tokio::spawn(guard.unlock());
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // The release is retried while `unlock` still waits for it.
+    // The client retries the release while `unlock` still waits for it.
     server.disconnect(client.id());
     assert_eq!(unlock.await.unwrap().unwrap(), fairlock::Unlocked::Freed);
     assert!(!client.lock("m2").is_locked().await.unwrap());
 }
 
-/// The reply to the first release is lost, and a second copy of each acquire arrives after it.
+/// The network loses the reply to the first release, and delivers a second copy of each acquire after it.
 #[cfg(feature = "embedded")]
 struct LateCopy {
     releases: std::sync::atomic::AtomicU32,
@@ -367,14 +364,13 @@ impl fairlock::simulation::Faults for LateCopy {
     }
 }
 
-/// W1 (P8), by reading the watchdog: when max_hold was reached while a renewal was in flight, the loss was never
-/// reported.
+/// P8: if the hold reached max_hold while a renewal was under way, the client never reported the loss.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn w1_max_hold_reached_during_a_renewal_is_reported() {
     let timing = Timing::default();
     let server = fairlock::simulation::server(SlowRenewals);
-    // The first renewal is sent at a third of the lease, before max_hold, and answered after it.
+    // The client sends the first renewal at a third of the lease, before max_hold, and gets the answer after it.
     let max_hold = timing.lease / 3 + Duration::from_millis(200);
     let client = timing.builder().max_hold(max_hold).embedded(&server).unwrap();
     let guard = client.lock("w1").lock().await.unwrap();

@@ -1,4 +1,4 @@
-//! Names that stay taken after their guard: `unlock_at_least`, `release_at_least` and `lock --at-least`.
+//! Names that stay taken after their guard has ended: `unlock_at_least`, `release_at_least` and `lock --at-least`.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ async fn a_name_stays_taken_until_then_and_no_longer() {
         guard.unlock_at_least(2 * SECOND).await.unwrap();
         assert_eq!(held.ended().await, Ended::Detached);
         gate.acquire_many(2).await.unwrap().release_at_least(2 * SECOND).await.unwrap();
-        // No process is needed for it.
+        // The names stay taken without the client.
         one.close().await.unwrap();
         let holder = other.lock("x").status().await.unwrap().holder.unwrap();
         assert!(holder.token == token && holder.lease_left <= 2 * SECOND, "{holder:?}");
         assert!(other.semaphore("s", 2).try_acquire().await.unwrap().is_busy());
-        // The next waiter gets it when its time is over.
+        // The next waiter gets it when this time has ended.
         let next = other.lock("x").lock_timeout(20 * SECOND).await.unwrap();
         assert!(next.token() > token);
         drop(other.semaphore("s", 2).acquire_many_timeout(2, 20 * SECOND).await.unwrap());
@@ -33,7 +33,7 @@ async fn a_name_stays_taken_until_then_and_no_longer() {
     .await;
 }
 
-/// Shorter than an operation time-out and than a poll interval, and shorter than it was held.
+/// Shorter than an operation time-out, than a poll interval, and than the hold so far.
 #[tokio::test]
 async fn it_may_be_as_short_as_one_likes() {
     on_a_server(async |server| {

@@ -1,4 +1,5 @@
-//! Leaving `main`: by an error, by a panic, and by `exit`. Each in a process of its own, which is this test binary again.
+//! Leaving `main` by an error, by a panic, and by `exit`. Each case runs in its own process, which is this test binary
+//! again.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
@@ -12,7 +13,7 @@ use crate::support::{Server, Timing, limit};
 const URL: &str = "FAIRLOCK_LEAVING_URL";
 const WAY: &str = "FAIRLOCK_LEAVING_WAY";
 
-/// The other process. Started as a test of its own there is nothing to leave.
+/// The other process. As an ordinary test it does nothing.
 #[test]
 fn leaving_process() {
     let (Ok(url), Ok(way)) = (std::env::var(URL), std::env::var(WAY)) else { return };
@@ -41,7 +42,7 @@ async fn hold_and_leave(client: &LockClient, way: &str) -> Result<(), Box<dyn Er
     }
 }
 
-/// Lets a process leave with a lock in hand. Afterwards it is not there any longer.
+/// Lets a process leave while it holds a lock, and waits until the process has ended.
 async fn after(server: &Server, way: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["leaving::leaving_process", "--exact", "--nocapture"]).env(URL, server.url()).env(WAY, way);
@@ -67,7 +68,7 @@ async fn run_releases_before_it_returns_fails_or_panics() {
     .await;
 }
 
-/// A release may or may not be on its way when the runtime ends. The lease ends it at the latest.
+/// When the runtime ends, a release may or may not be on its way. At the latest the lease ends the hold.
 #[tokio::test]
 async fn without_run_the_lease_is_what_is_promised() {
     limit(async {
@@ -85,7 +86,7 @@ async fn without_run_the_lease_is_what_is_promised() {
     .await;
 }
 
-/// `exit` runs no destructor, inside of `run` too: the lock stays until its lease ends.
+/// `exit` runs no destructor, even inside `run`: the lock stays until its lease ends.
 #[tokio::test]
 async fn exit_leaves_the_lock_to_its_lease() {
     limit(async {
@@ -102,7 +103,7 @@ async fn exit_leaves_the_lock_to_its_lease() {
     .await;
 }
 
-/// The output is the work's own, and what was held when it began is lost to the close.
+/// `run` returns the output of the work, and the close loses earlier holds.
 #[tokio::test]
 async fn run_returns_what_the_work_returned_and_closes() {
     crate::support::on_each_store(async |store| {

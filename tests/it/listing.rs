@@ -1,4 +1,4 @@
-//! `list`, `ping` and `state`: what a client knows beyond a single lock.
+//! `list`, `ping` and `state`: what a client can report beyond a single lock.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -22,7 +22,7 @@ async fn a_list_has_what_is_held_or_waited_for_and_nothing_else() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
         assert_eq!(listed(&client, "*").await, Vec::<String>::new());
-        // A prefix that means something else as a pattern.
+        // As a pattern, this prefix would mean something else.
         let other = store.open(Timing::default().builder().prefix("fair[l]*")).await;
         let _other = other.lock("other").lock().await.unwrap();
         assert_eq!(listed(&other, "*").await, ["other"]);
@@ -58,7 +58,7 @@ async fn a_list_has_what_is_held_or_waited_for_and_nothing_else() {
     .await;
 }
 
-/// The holder has died and its lease is over: until a poll comes there is a queue alone.
+/// The holder has died and its lease has ended: until a poll comes there is only a queue.
 #[tokio::test]
 async fn a_lock_that_is_only_waited_for_is_listed() {
     on_a_server(async |server| {
@@ -71,7 +71,7 @@ async fn a_lock_that_is_only_waited_for_is_listed() {
     .await;
 }
 
-/// A foreign hash: nothing in a reply depends on its content, so the connection is kept.
+/// A foreign hash: the reply does not depend on its content, so the client keeps the connection.
 #[tokio::test]
 async fn what_is_no_lock_is_refused_when_it_is_asked_about() {
     on_a_server(async |server| {
@@ -91,8 +91,8 @@ async fn what_is_no_lock_is_refused_when_it_is_asked_about() {
     .await;
 }
 
-/// Patterns, made of the characters that mean something in them, match the keys that they match in Redis. The embedded server
-/// finds what begins with a text, which is all that it is asked for.
+/// Random patterns of special characters match the same keys as in Redis. The embedded server finds keys by their
+/// beginning, which is all that clients ask for.
 #[tokio::test]
 async fn patterns_match_as_in_redis() {
     on_a_server(async |server| {
@@ -131,7 +131,7 @@ async fn patterns_match_as_in_redis() {
     .await;
 }
 
-/// The keys that match, in one answer.
+/// All matching keys, in one answer.
 async fn scan(redis: &mut redis::aio::MultiplexedConnection, pattern: &str) -> Vec<String> {
     let asked = redis::cmd("SCAN").arg(&["0", "MATCH", pattern, "COUNT", "1000"]).query_async(redis).await;
     let (cursor, mut keys): (String, Vec<String>) = asked.unwrap();
@@ -140,7 +140,7 @@ async fn scan(redis: &mut redis::aio::MultiplexedConnection, pattern: &str) -> V
     keys
 }
 
-/// Names that are held: made by hand, a thousand in one write.
+/// Makes held names by hand, a thousand in one write.
 async fn hold(server: &Server, names: std::ops::Range<u32>) {
     let mut redis = server.connection().await;
     let names: Vec<u32> = names.collect();
@@ -156,7 +156,7 @@ async fn hold(server: &Server, names: std::ops::Range<u32>) {
     }
 }
 
-/// 100,000 locks: each once, in pages of which none is long. With tokens and others' keys among them.
+/// 100,000 locks: the list has each once, and no page is long. Tokens and foreign keys lie among them.
 #[tokio::test]
 async fn a_long_list_is_complete_and_made_of_short_calls() {
     limit_to(Duration::from_secs(120), async {
@@ -169,14 +169,14 @@ async fn a_long_list_is_complete_and_made_of_short_calls() {
         println!("{} names in {:?}", names.len(), begun.elapsed());
         let different: BTreeSet<_> = names.iter().collect();
         assert_eq!((names.len(), different.len()), (100_000, 100_000));
-        // In a database of 200,000 keys.
+        // The database has 200,000 keys.
         let calls = server.calls("scan").await;
         assert!(calls >= 200_000 / 1000, "{calls} pages");
     })
     .await;
 }
 
-/// While a list runs, locks are taken and released, and the server's table of keys grows and shrinks.
+/// During a list, clients take and release locks, and the server's table of keys grows and shrinks.
 #[tokio::test]
 async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
     on_each_store(async |store| {
@@ -224,7 +224,7 @@ async fn what_is_held_all_the_time_is_listed_once_whatever_happens_meanwhile() {
     .await;
 }
 
-/// Found by an attack: this error came again and again.
+/// The list returned this error again and again.
 #[tokio::test]
 async fn a_list_of_a_pattern_that_is_too_long_ends_with_its_error() {
     on_each_store(async |store| {
@@ -246,7 +246,7 @@ async fn a_list_goes_over_all_masters_of_a_cluster() {
         for number in 0..60 {
             guards.push(client.lock(format!("{number}")).lock().await.unwrap());
         }
-        // Another client, which has connected to one master so far.
+        // Another client that has connected to only one master so far.
         let other = Timing::default().connect(&cluster.url()).await;
         let idle = other.state().servers.iter().filter(|s| s.connection == ConnectionState::Idle).count();
         assert_eq!((idle, other.state().connection()), (2, ConnectionState::Connected));
@@ -258,7 +258,7 @@ async fn a_list_goes_over_all_masters_of_a_cluster() {
     .await;
 }
 
-/// A cursor is of no use on another server, so a list does not go on after a reconnect.
+/// A cursor means nothing on another server, so a list does not continue after a reconnect.
 #[tokio::test]
 async fn a_list_that_is_broken_off_says_so() {
     limit(async {
@@ -289,7 +289,7 @@ async fn a_list_that_is_broken_off_says_so() {
     .await;
 }
 
-/// SCAN shows the names of all keys, so it is no right that locks need.
+/// SCAN shows the names of all keys, so locks do not need that right.
 #[tokio::test]
 async fn without_the_right_to_scan_only_lists_are_refused() {
     limit(async {
@@ -305,7 +305,7 @@ async fn without_the_right_to_scan_only_lists_are_refused() {
         assert!(client.ping().await.is_ok() && client.lock("x").status().await.unwrap().holder.is_some());
         set_user(&server, all.iter().copied().chain(["+scan"])).await;
         assert_eq!(listed(&client, "*").await, ["x"]);
-        // Without the right to PING the answer takes as long.
+        // Even without the right to PING, the answer takes as long.
         set_user(&server, all.iter().copied().filter(|right| *right != "+ping")).await;
         client.ping().await.unwrap();
         guard.unlock().await.unwrap();
@@ -374,11 +374,11 @@ async fn a_status_has_times_by_the_clock_of_the_server() {
         .await;
         let status = client.lock("x").status().await.unwrap();
         let holder = status.holder.unwrap();
-        // The clocks of this machine and of the server are the same; that of the embedded one begins at a whole second.
+        // This machine and the server have the same clock; the clock of the embedded server begins at a whole second.
         assert!(
             holder.since + Duration::from_secs(2) > before && status.at < SystemTime::now() + Duration::from_secs(2)
         );
-        // The one counts microseconds, the other milliseconds.
+        // One of them counts microseconds, the other milliseconds.
         assert_eq!(holder.since + holder.held_for, status.at.max(holder.since));
         assert_eq!(holder.lease_until, status.at + holder.lease_left);
         guard.unlock().await.unwrap();

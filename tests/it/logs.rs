@@ -1,5 +1,5 @@
-//! Spans and events: docs/operating.md has them in a table. Events of which other tests know how to make them happen are
-//! asked for there, by `saw`.
+//! The spans and events in the table of docs/operating.md. If another test knows how to cause an event, that test
+//! checks it with `saw`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::sentinels::{url, watching};
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit, on_each_store};
 
-/// A second task that waits for the lock, and releases it.
+/// Starts a task that waits for the lock and then releases it.
 async fn wait_behind(lock: &FairLock) -> tokio::task::JoinHandle<()> {
     let waiting = {
         let lock = lock.clone();
@@ -30,7 +30,7 @@ async fn a_call_and_its_hold_are_spans_of_their_caller() {
         let lock = client.lock("x").labelled("job 17");
         let request = tracing::info_span!(target: "test", "request");
         let frees = async {
-            // At the embedded server time passes only while all wait.
+            // With the embedded server, time passes only while all tasks wait.
             tokio::time::sleep(Duration::from_millis(2)).await;
             holder.unlock().await.unwrap();
         };
@@ -53,7 +53,7 @@ async fn a_call_and_its_hold_are_spans_of_their_caller() {
         assert!(call.fields["wait_ms"].parse::<f64>().unwrap() > 0.0, "{call:?}");
         assert!(!hold.fields.contains_key("held_ms"), "{hold:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
-        // A view keeps the hold in memory, but its span is over.
+        // A view keeps the hold in memory, but the span has ended.
         let _view = guard.held();
         guard.unlock().await.unwrap();
         let [hold] = &said.spans("hold")[..] else { panic!("{:?}", said.spans("hold")) };
@@ -167,7 +167,7 @@ async fn a_loss_is_a_warning_and_the_rest_is_silence() {
     .await;
 }
 
-/// The quorum logs it once, and each server at DEBUG.
+/// The quorum logs the hold once, and each server logs it at DEBUG.
 #[tokio::test]
 async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
     limit(async {
@@ -195,7 +195,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         assert!(said.spans("hold")[0].is_closed());
 
         let guard = lock.lock().await.unwrap();
-        // One of three is lost without harm: not a warning.
+        // A loss at one of three servers does no harm, so it is not a warning.
         redis::cmd("FLUSHALL").exec_async(&mut servers[2].connection().await).await.unwrap();
         eventually("one is lost", async || said.saw("DEBUG", "lost a lock")).await;
         assert!(guard.is_valid() && !said.saw("WARN", "lost a lock"), "{:?}", said.lines());
@@ -206,14 +206,14 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         assert!(said.of("WARN", "lost a lock")[0].contains(&format!("token={}", guard.token())), "{:?}", said.lines());
         drop(guard);
 
-        // Another client has the first server.
+        // Another client holds the lock at the first server.
         let one = Timing::default().connect(&servers[0].url()).await;
         let taken = one.lock("y").lock().await.unwrap();
         let tried = client.lock("y").try_lock().await;
         assert!(matches!(tried, Ok(Tried::Busy(_))), "{tried:?}");
         assert!(said.saw("DEBUG", "split vote at once"), "{:?}", said.lines());
         taken.unlock().await.unwrap();
-        // Others have three of five, past the gate.
+        // Others hold three of five servers, but not the gate.
         let more = [Server::start().await, Server::start().await];
         let urls: Vec<_> = servers.iter().chain(&more).map(Server::url).collect();
         let builder = Timing::default().builder().without_strict_restart();
@@ -229,7 +229,7 @@ async fn a_quorum_tells_of_its_holds_once_for_all_servers() {
         for (guard, _) in others {
             guard.unlock().await.unwrap();
         }
-        // It goes to the queue of the first server at once, since others were seen to want the lock.
+        // It queues at the first server at once, because others lately wanted the lock.
         let silent = [&servers[1], &servers[2], &more[0]];
         silent.iter().for_each(|server| server.pause());
         let waits = five.lock("z").lock_timeout(Duration::from_secs(4)).await;
@@ -271,7 +271,7 @@ async fn a_connection_that_breaks_is_told_once_and_when_it_is_back() {
         server.kill().await;
         eventually("it is told", async || said.saw("WARN", "cannot connect yet")).await;
         assert!(said.saw("WARN", "lost the connection"));
-        // Calls and further tries add nothing.
+        // Calls and later attempts add nothing.
         for _ in 0..3 {
             let outcome = client.lock("x").lock_timeout(Duration::from_millis(300)).await;
             assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
@@ -286,7 +286,7 @@ async fn a_connection_that_breaks_is_told_once_and_when_it_is_back() {
     .await;
 }
 
-/// While one line reports the server, the renewals that fail are logged at DEBUG only.
+/// One line reports the server, so failed renewals are logged only at DEBUG.
 #[tokio::test]
 async fn a_renewal_and_a_release_without_an_answer_are_told_at_debug() {
     in_virtual_time(async |server| {
@@ -344,7 +344,7 @@ fn a_runtime_that_ends_before_its_client_is_told_of() {
 #[tokio::test]
 async fn a_leave_that_a_person_has_to_help_is_told_of() {
     limit(async {
-        // A foreign key in place of the lock's: WRONGTYPE. And a right that is missing inside the script.
+        // A foreign key in place of the lock's (WRONGTYPE), and a right that the script lacks.
         let foreign = ["DEL fairlock:{n:x}", "SET fairlock:{n:x} foreign"];
         for (refuse, allow) in
             [(foreign.as_slice(), foreign[0]), (&["ACL SETUSER default -unlink"], "ACL SETUSER default +unlink")]
@@ -396,8 +396,8 @@ async fn what_a_server_cannot_tell_is_told_at_debug() {
     .await;
 }
 
-/// Its reply belongs to another request, as do all behind it: a proxy has lost one. It was taken for a sign of life, for up to
-/// 17 s. Found by an attack.
+/// A proxy has lost a reply, so this one and all later ones belong to other requests. The client took it for a sign of
+/// life, for up to 17 s.
 #[tokio::test]
 async fn a_ping_or_a_script_that_is_answered_by_something_else_ends_the_connection() {
     limit(async {
@@ -433,7 +433,7 @@ async fn replies_that_are_not_ours_are_told_of() {
     .await;
 }
 
-/// A grant that comes so late that it has to be confirmed, while the server is silent.
+/// A grant comes so late that the client must confirm it, while the server is silent.
 #[tokio::test]
 async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
     in_virtual_time(async |server| {
@@ -444,7 +444,7 @@ async fn a_grant_that_cannot_be_confirmed_is_told_at_debug() {
         let client = server.connect(Timing { operation_timeout, grant_ttl, ..Timing::default() }).await;
         let guard = holder.lock("x").lock().await.unwrap();
         let waiting = wait_behind(&client.lock("x")).await;
-        // Both ways take longer than the grant is kept and than a request may take.
+        // There and back takes longer than the grant lasts and than a request may take.
         server.network.delay_of(client.id(), Duration::from_millis(1300));
         guard.unlock().await.unwrap();
         eventually("it is told", async || said.saw("DEBUG", "a grant could not be confirmed")).await;
@@ -513,7 +513,7 @@ async fn a_node_that_has_lost_all_its_slots_is_told_of() {
         for number in 0..16 {
             client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
         }
-        // Emptied first: a node does not give up a slot with keys.
+        // First without keys, because a node does not give up a slot that has some.
         command(&cluster.masters[1], &["FLUSHALL"]).await;
         for master in &cluster.masters {
             command(master, &["CLUSTER", "DELSLOTSRANGE", "8192", "16383"]).await;

@@ -1,4 +1,4 @@
-//! The library's metrics, as a recorder of Prometheus receives them.
+//! The library's metrics, as a Prometheus recorder receives them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Recorder {
     fn new() -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
-        // It outlives its guard, which lives as long as the test.
+        // The recorder outlives its guard, which lives as long as the test.
         Self { recorder: Box::leak(Box::new(recorder)), handle }
     }
 
@@ -38,7 +38,7 @@ impl Recorder {
         found.unwrap_or_else(|| panic!("no {series} in {all:#?}")).1
     }
 
-    /// The series that are not zero, without the quantiles and sums of times.
+    /// The series that are not zero, except quantiles and sums of times.
     fn counted(&self) -> Vec<(String, f64)> {
         let is_time = |name: &str| name.contains("_seconds{") || name.contains("_sum") || name.contains("round_trip");
         self.series().into_iter().filter(|(name, value)| *value != 0.0 && !is_time(name)).collect()
@@ -107,7 +107,7 @@ async fn each_call_counts_once_by_how_it_ended() {
     .await;
 }
 
-/// The guard ended behind its deadline, before the client had noticed that.
+/// The guard ended after its deadline, before the client had noticed that.
 #[tokio::test]
 async fn a_loss_that_the_end_of_its_guard_finds_counts_once() {
     in_virtual_time(async |store| {
@@ -142,7 +142,7 @@ async fn losses_count_by_their_cause() {
         let fixed = client.lock("fixed").with_lease(Timing::default().operation_timeout).lock().await.unwrap();
         assert_eq!(fixed.lost().await, Loss::Expired);
         assert_eq!((lost("forced"), lost("expired"), lost("gone"), lost("closed")), (1.0, 1.0, 0.0, 0.0));
-        // The guards are still there, and change nothing any more.
+        // The guards still exist, but change nothing any more.
         assert_eq!(recorder.value("fairlock_locks_held"), 0.0);
         drop((forced, fixed));
         let open = client.lock("open").lock().await.unwrap();
@@ -187,7 +187,7 @@ async fn servers_refusals_and_reconnects_count() {
         assert_eq!(recorder.value("fairlock_refused_total{code=\"WRONGTYPE\"}"), 1.0);
         assert_eq!(recorder.value("fairlock_failed_total{error=\"refused\"}"), 1.0);
 
-        // A request on its way.
+        // A request under way.
         proxy.blackhole(true);
         let call = {
             let client = client.clone();
@@ -205,7 +205,7 @@ async fn servers_refusals_and_reconnects_count() {
     .await;
 }
 
-/// A flush: the server does not know the hold.
+/// After a flush the server does not know the hold.
 #[tokio::test]
 async fn a_hold_that_a_flush_has_taken_is_gone() {
     limit(async {
@@ -218,7 +218,7 @@ async fn a_hold_that_a_flush_has_taken_is_gone() {
         assert_eq!(guard.lost().await, Loss::Gone);
         assert_eq!(recorder.value("fairlock_lost_total{cause=\"gone\"}"), 1.0);
         drop(guard);
-        // Found out by the unlock.
+        // Here the unlock finds out.
         let guard = client.lock("x").lock().await.unwrap();
         redis::cmd("DEL").arg("fairlock:{n:x}").exec_async(&mut server.connection().await).await.unwrap();
         assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Gone))));
@@ -244,7 +244,7 @@ async fn names_are_no_labels_unless_they_are_grouped() {
         assert_eq!(recorder.value("fairlock_acquired_total{lock=\"orders\"}"), 2.0);
         assert_eq!(recorder.value("fairlock_hold_seconds_count{lock=\"users\"}"), 1.0);
         assert_eq!(recorder.value("fairlock_acquired_total"), 1.0, "that of the other client");
-        // A function that makes a group of each name is bounded.
+        // There is a bound for a function that makes a group of each name.
         let each = store.open(Timing::default().builder().metrics_group(str::to_owned)).await;
         for number in 0..1200 {
             let _lock = each.lock(format!("name {number}"));
@@ -297,7 +297,7 @@ async fn a_quorum_counts_its_locks_once_and_its_servers_each() {
     .await;
 }
 
-/// Holds whose end is never reported are not counted as held any longer either.
+/// The gauge must not keep a hold whose end is never reported.
 #[test]
 fn a_client_that_is_gone_with_its_runtime_leaves_no_gauge_behind() {
     let recorder = Recorder::new();
@@ -317,7 +317,7 @@ fn a_client_that_is_gone_with_its_runtime_leaves_no_gauge_behind() {
     assert_eq!(recorder.value("fairlock_servers{state=\"connected\"}"), 0.0);
 }
 
-/// All of them are there from the beginning, so that a rate has a zero to begin at.
+/// All series exist from the beginning, so that a rate can start at zero.
 #[tokio::test]
 async fn each_number_of_the_page_is_there_when_the_client_connects() {
     limit(async {

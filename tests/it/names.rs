@@ -1,4 +1,4 @@
-//! Servers that are reached by a host name, which is late, fails, or leads to another server.
+//! Servers with a host name whose look-up is late, fails, or leads to another server.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn url(server: &Server) -> String {
     server.url().replace("127.0.0.1", NAME)
 }
 
-/// Where the name leads at first, and another server.
+/// The server to which the name leads at first, and another one.
 async fn two() -> (Server, Server) {
     let old = Server::start().await;
     let new = Server::beside(&old, "127.0.0.2").await;
@@ -33,7 +33,7 @@ async fn holding(server: &Server) -> (LockClient, LockGuard) {
     (client, guard)
 }
 
-/// The connections of clients there, by their numbers.
+/// The ids of the client connections there.
 async fn subscribers(server: &Server) -> Vec<String> {
     let mut redis = server.connection().await;
     let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut redis).await.unwrap();
@@ -41,13 +41,14 @@ async fn subscribers(server: &Server) -> Vec<String> {
     subscribed.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
-/// As an operator drops them, or a network.
+/// Drops the connections, as an operator or a network may.
 async fn cut(server: &Server) {
     let mut redis = server.connection().await;
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
 }
 
-/// The holder learns of the loss, and works at the new server. A client that stayed would hold the lock beside new clients there.
+/// The holder learns of the loss, and works at the new server. If the client stayed, it and new clients would both hold
+/// the lock.
 async fn is_at_the_new_one((client, guard): (LockClient, LockGuard), old: &Server, new: &Server) {
     timeout(LONGEST_WAIT, guard.lost()).await.expect("the holder is told");
     let is_there = async || subscribers(old).await.is_empty() && subscribers(new).await.len() == 1;
@@ -72,7 +73,7 @@ async fn a_name_that_moves_takes_its_clients_along() {
     .await;
 }
 
-/// The look-up is late, so that the client comes back by the earlier address. It stayed there for good.
+/// The look-up is late, so the client comes back to the earlier address. It stayed there for good.
 #[tokio::test]
 async fn a_client_that_comes_back_by_an_earlier_address_does_not_stay_there() {
     with_names(async |names| {
@@ -109,7 +110,7 @@ async fn a_client_that_came_back_while_look_ups_failed_follows_its_name_later() 
     .await;
 }
 
-/// The server dies, and its name moves. The resolver is slower than the head start that it has.
+/// The server dies, and its name moves. The resolver takes longer than its head start.
 #[tokio::test]
 async fn a_late_answer_leads_to_a_new_server_where_the_earlier_address_leads_nowhere() {
     with_names(async |names| {
@@ -125,7 +126,7 @@ async fn a_late_answer_leads_to_a_new_server_where_the_earlier_address_leads_now
     .await;
 }
 
-/// Another server has the earlier address: it grants nothing to a client that looks for the one before.
+/// Another server took over the earlier address. It grants nothing to a client that looks for the old server.
 #[tokio::test]
 async fn an_earlier_address_leads_to_no_other_server() {
     with_names(async |names| {
@@ -167,7 +168,7 @@ async fn without_the_right_to_ask_for_its_run_id_an_earlier_address_is_not_used(
         assert!(error.contains("resolved") && error.contains("+info"), "{error}");
         names.lead(NAME, QUICK, OLD);
         client.lock("y").lock().await.unwrap().unlock().await.unwrap();
-        // Which server that is is unknown now.
+        // Now it is unknown which server that is.
         names.lead(NAME, QUICK, Answer::Fails);
         cut(&server).await;
         let asked = server.calls("hello").await;
@@ -192,7 +193,7 @@ async fn a_name_that_leads_to_a_replica_moves_nobody_until_it_is_promoted() {
         eventually("it has asked there", is_warned).await;
         assert_eq!(subscribers(&old).await, connected);
         new.promote().await;
-        // What it held was replicated: the new server knows the hold.
+        // The hold was replicated, so the new server knows it.
         eventually("it is there", async || subscribers(&new).await.len() == 1).await;
         assert!(guard.is_valid() && subscribers(&old).await.is_empty());
         guard.unlock().await.unwrap();
@@ -213,7 +214,7 @@ async fn errors_and_empty_answers_move_nobody_and_keep_nobody() {
         names.after(1).await;
         names.lead(NAME, QUICK, NEW);
         names.after(1).await;
-        // They do not count, and what was counted stays.
+        // Failed look-ups do not count, and earlier answers keep counting.
         names.lead(NAME, QUICK, Answer::Fails);
         names.after(1).await;
         assert_eq!(subscribers(&old).await, connected);
@@ -241,7 +242,7 @@ async fn a_single_answer_without_its_address_moves_nobody() {
     .await;
 }
 
-/// It is asked once: from then on that is its address.
+/// The client asks the server once; from then on this is its address.
 #[tokio::test]
 async fn another_address_of_the_same_server_moves_nobody() {
     with_names(async |names| {
@@ -252,7 +253,7 @@ async fn another_address_of_the_same_server_moves_nobody() {
         names.lead(NAME, QUICK, NEW);
         names.after(4).await;
         assert_eq!(subscribers(&server).await, connected);
-        // Two for the connection, which sets its name by the second one, and one for the question.
+        // Two for the connection, whose second one sets its name, and one to ask the server.
         assert_eq!(server.calls("hello").await, 3);
         guard.unlock().await.unwrap();
     })
@@ -267,14 +268,14 @@ async fn an_error_about_a_slow_look_up_blames_no_host_and_no_firewall() {
         let connect = || Timing::default().builder().connect(url(&server));
         let error = connect().await.unwrap_err().to_string();
         assert!(error.contains("resolved within 1s") && !error.contains("firewall"), "{error}");
-        // A look-up has time of its own: this one takes most of it.
+        // A look-up has its own time limit, and this one takes most of it.
         names.lead(NAME, Duration::from_millis(900), OLD);
         connect().await.unwrap().lock("x").lock().await.unwrap().unlock().await.unwrap();
     })
     .await;
 }
 
-/// A look-up that takes longer than an attempt is not begun again by the next one.
+/// If a look-up takes longer than an attempt, the next attempt does not start it again.
 #[tokio::test]
 async fn a_client_comes_to_its_server_however_slow_the_resolver_is() {
     with_names(async |names| {
@@ -300,7 +301,7 @@ async fn addresses_and_sockets_are_not_looked_up() {
         for client in [&by_address, &by_socket, &by_name] {
             client.lock("x").lock().await.unwrap().unlock().await.unwrap();
         }
-        // Five seconds later, when all are looked up that are.
+        // Five seconds later, after all look-ups that happen at all.
         names.after(1).await;
         let looked_up = names.looked_up();
         assert!(looked_up.len() > 2 && looked_up.iter().all(|line| line.starts_with(NAME)), "{looked_up:?}");
@@ -308,7 +309,7 @@ async fn addresses_and_sockets_are_not_looked_up() {
     .await;
 }
 
-/// An earlier address has no vote, and the last majority stays.
+/// A Sentinel at an earlier address does not vote, and the last majority still decides.
 #[tokio::test]
 async fn sentinels_whose_names_cannot_be_looked_up_have_no_vote() {
     with_names(async |names| {
@@ -331,8 +332,8 @@ async fn sentinels_whose_names_cannot_be_looked_up_have_no_vote() {
     .await;
 }
 
-/// The vote of a Sentinel that was left says nothing about the primary that new clients are led to. The client stayed there
-/// for good, and a new client got the lock at the other primary: two holders. Found by an attack.
+/// The votes of Sentinels at the old addresses say nothing about the primary of new clients. The client stayed there
+/// for good, and a new client got the lock at the other primary: two holders.
 #[tokio::test]
 async fn sentinels_whose_names_move_take_their_clients_along() {
     with_names(async |names| {
@@ -359,8 +360,8 @@ async fn sentinels_whose_names_move_take_their_clients_along() {
     .await;
 }
 
-/// It counted as two of three: the hold was valid at one server, and others could get the lock at the two that are left.
-/// Found by an attack.
+/// The server counted as two of three: the hold was valid at one server, and others could get the lock at the other
+/// two.
 #[tokio::test]
 async fn a_name_that_moves_to_another_server_of_the_quorum_counts_no_longer() {
     with_names(async |names| {

@@ -1,5 +1,5 @@
-//! Servers that are not ready yet: no slots, a service that is not known, too few Sentinels, no room for one more client, data that is
-//! being loaded. That is not a refusal: it passes, and a client can begin before it has passed.
+//! Servers that are not ready yet: a cluster without slots, an unknown service, too few Sentinels, no room for another
+//! client, data that is still loading. These are not refusals: they pass, and a client can begin before.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::sentinels::{url, watching};
 use crate::support::tool::{self, Tool};
 use crate::support::{Server, Timing, eventually, free_port, limit};
 
-/// The error of `connect`, and the client that begins all the same.
+/// The error of `connect`, and a client that begins in spite of it.
 async fn begins(url: &str) -> (ConnectError, LockClient) {
     let error = Timing::default().builder().connect(url).await.expect_err("it is not ready");
     assert!(error.may_pass(), "{error}");
@@ -24,7 +24,7 @@ async fn begins(url: &str) -> (ConnectError, LockClient) {
     (error, client)
 }
 
-/// A call that waits since before the server was ready has the lock afterwards.
+/// A call that began to wait before the server was ready gets the lock afterwards.
 async fn gets_ready(client: LockClient, change: impl Future<Output = ()>) {
     let lock = client.lock("x");
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -43,7 +43,7 @@ async fn stat(redis: &MultiplexedConnection, name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Has no room for one more client than this connection, until `maxclients` is set again.
+/// Leaves no room for a client besides this connection, until the test sets `maxclients` again.
 async fn full(server: &Server) -> MultiplexedConnection {
     let redis = server.connection().await;
     set(&redis, "maxclients", "1").await;
@@ -139,7 +139,7 @@ async fn a_cluster_that_is_full_is_waited_for() {
     .await;
 }
 
-/// One of the masters has no room, and the others serve.
+/// One of the masters is full, and the others serve.
 #[tokio::test]
 async fn a_cluster_with_a_full_master_is_connected_to() {
     limit(async {
@@ -192,7 +192,7 @@ async fn a_name_that_is_not_known_yet_passes() {
     .await;
 }
 
-/// It exited at once with 77, whatever `--wait` said.
+/// The command exited at once with 77, whatever `--wait` said.
 #[cfg(feature = "cli")]
 #[tokio::test]
 async fn the_command_waits_for_room() {
@@ -229,7 +229,7 @@ async fn the_command_waits_while_data_is_loaded() {
         let server = Server::with(&["--enable-debug-command", "yes"]).await;
         let redis = server.connection().await;
         redis::cmd("DEBUG").arg(&["POPULATE", "100000"]).exec_async(&mut redis.clone()).await.unwrap();
-        // Half a millisecond for each key, until it is set to none.
+        // Half a millisecond for each key, until the test sets the delay to zero.
         set(&redis, "loading-process-events-interval-bytes", "1024").await;
         set(&redis, "key-load-delay", "500").await;
         let mut reloading = server.connection().await;
@@ -277,7 +277,7 @@ async fn the_command_says_what_is_not_ready() {
     .await;
 }
 
-/// Waiting for it would not help.
+/// Waiting would not help.
 #[cfg(feature = "cli")]
 #[tokio::test]
 async fn the_command_does_not_wait_for_a_person() {

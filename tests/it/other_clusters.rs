@@ -1,4 +1,4 @@
-//! Addresses and seeds that lead to another cluster: the ids of the nodes decide which one is the client's.
+//! Addresses and seeds that lead to another cluster. The ids of the nodes decide which cluster is the client's.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn lock_all(client: &LockClient) {
     }
 }
 
-/// How many clients of this library are connected.
+/// The number of connected clients of this library.
 async fn clients_of(nodes: &[Server]) -> usize {
     let mut clients = 0;
     for node in nodes {
@@ -32,7 +32,7 @@ async fn clients_of(nodes: &[Server]) -> usize {
     clients
 }
 
-/// How many scripts of this library have run there, and clients have subscribed.
+/// How many scripts of this library have run there, and how many clients have subscribed.
 async fn used(nodes: &[Server]) -> u64 {
     let mut calls = 0;
     for node in nodes {
@@ -41,7 +41,7 @@ async fn used(nodes: &[Server]) -> u64 {
     calls
 }
 
-/// A client of `ours`, which moves from address to address, and another cluster, which gets addresses of before.
+/// A client of `ours`, which moves to new addresses, and another cluster, which gets the old ones.
 struct Places {
     ours: Cluster,
     theirs: Cluster,
@@ -61,7 +61,7 @@ impl Places {
         Self { ours, theirs, seed, url, client }
     }
 
-    /// All nodes of ours come back at other addresses, and the other cluster gets `taken` of their earlier addresses.
+    /// All nodes of `ours` come back at other addresses, and the other cluster gets `taken` of their old addresses.
     async fn change(&mut self, taken: usize) {
         let before: Vec<_> = self.ours.masters.iter().map(Server::port).collect();
         self.ours.come_back_at(&[free_port(), free_port(), free_port()]).await;
@@ -69,7 +69,7 @@ impl Places {
         self.seed.move_to(&self.ours.masters[0]);
     }
 
-    /// The client works on, at its own cluster, as does a client that begins now.
+    /// The client goes on at its own cluster, and a new client goes there too.
     async fn check(&self) {
         lock_all(&self.client).await;
         let held = self.client.lock("held").lock_timeout(Duration::from_secs(25)).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_cluster_that_moves_is_found_again_and_not_the_one_that_gets_one_of_it
         let mut places = Places::start().await;
         places.change(0).await;
         places.check().await;
-        // The other one has earlier epochs, and then later ones.
+        // The other cluster has earlier epochs first, and later ones afterwards.
         places.ours.advance_beyond(places.theirs.epoch().await).await;
         places.change(1).await;
         places.check().await;
@@ -100,7 +100,7 @@ async fn a_cluster_that_moves_is_found_again_and_not_the_one_that_gets_one_of_it
     .await;
 }
 
-/// It went there, since that one has a later epoch, while those who were connected stayed: two holders. Found by an attack.
+/// A new client went to the other cluster because of its later epoch, while connected clients stayed: two holders.
 #[tokio::test]
 async fn a_new_client_goes_to_the_cluster_that_most_of_its_seeds_lead_to() {
     limit_to(LONGEST, async {
@@ -133,7 +133,7 @@ async fn a_cluster_that_gets_all_addresses_of_another_one_does_not_get_its_clien
     .await;
 }
 
-/// One id that is known proves nothing. A soft reset keeps the id, the address and the connections.
+/// One known id proves nothing: a soft reset keeps the id, the address and the connections.
 #[tokio::test]
 async fn a_node_that_was_reset_and_has_joined_another_cluster_is_left() {
     limit_to(LONGEST, async {
@@ -142,7 +142,8 @@ async fn a_node_that_was_reset_and_has_joined_another_cluster_is_left() {
         let client = connect(&format!("redis+cluster://127.0.0.1:{}", ours.masters[0].port())).await;
         let name = name_with_slot(stray, 10_923..16_384).await;
         client.lock(&name).lock().await.unwrap().unlock().await.unwrap();
-        // Otherwise these two would report the reset to the client, and would join the other cluster along with the node.
+        // Otherwise these two would report the reset to the client, and would join the other cluster together with the
+        // node.
         ours.masters[..2].iter().for_each(Server::pause);
         let id = ours.id(2).await;
         for words in [["FLUSHALL", "SYNC"].as_slice(), &["CLUSTER", "RESET", "SOFT"]] {
@@ -172,7 +173,7 @@ async fn a_node_that_was_reset_and_has_joined_another_cluster_is_left() {
         let error = client.lock(&name).lock_timeout(Duration::from_secs(8)).await.unwrap_err();
         assert!(error.to_string().contains("another cluster"), "{error}");
         assert_eq!(used(std::slice::from_ref(stray)).await, 0);
-        // A client of the other cluster is served there.
+        // That node serves a client of the other cluster.
         let theirs = connect(&theirs.url()).await;
         theirs.lock(&name).lock().await.unwrap().unlock().await.unwrap();
         assert!(used(std::slice::from_ref(stray)).await > 0);
@@ -199,7 +200,7 @@ async fn a_cluster_that_was_replaced_on_purpose_is_found_by_the_seeds() {
         let seed = Proxy::start(&old.masters[0]).await;
         let url = format!("redis+cluster://{}", seed.word());
         let (one, other) = (connect(&url).await, connect(&url).await);
-        // At a node that stays until the end.
+        // The name belongs to a node that stays until the end.
         let name = name_with_slot(&old.masters[0], 10_923..16_384).await;
         let held = one.lock(&name).lock().await.unwrap();
         let waiting = {
@@ -218,7 +219,7 @@ async fn a_cluster_that_was_replaced_on_purpose_is_found_by_the_seeds() {
         tokio::time::sleep(Duration::from_secs(8)).await;
         assert_eq!((used(&new.masters).await, held.is_valid()), (0, true));
 
-        // One of three does.
+        // One of three answers.
         old.masters[1].kill().await;
         eventually("it is told", async || {
             said.saw("WARN", "most masters of this cluster are gone, and others have taken their place")

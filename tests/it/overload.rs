@@ -9,20 +9,20 @@ use futures::FutureExt;
 
 use crate::support::{Server, Timing, eventually, from_env, in_virtual_time, limit_to};
 
-/// For more: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
+/// For a longer run: `FAIRLOCK_CALLERS=100000 cargo test --release … overload`.
 fn callers(usual: usize) -> usize {
     usize::try_from(from_env("FAIRLOCK_CALLERS", u64::try_from(usual).unwrap())).unwrap()
 }
 
 async fn lock_and_unlock(client: &LockClient, name: usize) {
     match client.lock(format!("name {name}")).lock().await.unwrap().unlock().await {
-        // On a machine so busy that no answer comes in time, the background goes on with the release.
+        // If a busy machine leaves no time for an answer, the client goes on with the release in the background.
         Ok(_) | Err(UnlockError::Unknown { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Serves all callers at once beside these many holds. Returns how many of the holds were lost, and how long it took.
+/// Serves all callers at once, next to these many holds. Returns the number of lost holds, and the time.
 async fn serve_all(client: &LockClient, callers: usize, holds: usize) -> (usize, Duration) {
     let mut held = Vec::new();
     for hold in 0..holds {
@@ -41,8 +41,8 @@ async fn serve_all(client: &LockClient, callers: usize, holds: usize) -> (usize,
     (held.iter().filter(|guard| !guard.is_valid()).count(), begun.elapsed())
 }
 
-/// Overload costs waiting, never a lock that is held, and never a caller's place. With times that a busy machine keeps:
-/// the next test has the short ones.
+/// Overload costs waiting, but neither a held lock nor a caller's place. These timings suit a busy machine; the next
+/// test has short ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_caller_is_served_and_no_hold_is_lost() {
     limit_to(Duration::from_secs(600), async {
@@ -58,8 +58,8 @@ async fn every_caller_is_served_and_no_hold_is_lost() {
     .await;
 }
 
-/// P8: a renewal does not wait behind the calls, which take longer than the lease, and their turns far longer than
-/// the operation time-out.
+/// P8: a renewal does not wait for the calls, which take longer than the lease. Their turns come far later than the
+/// operation time-out.
 #[tokio::test]
 async fn overload_that_outlasts_the_lease_costs_no_hold() {
     in_virtual_time(async |server| {
@@ -79,8 +79,8 @@ async fn overload_that_outlasts_the_lease_costs_no_hold() {
     .await;
 }
 
-/// P8: waits that are given up together take seconds to leave over a slow link. A held lock is renewed meanwhile, and
-/// the remaining waiters are heard.
+/// P8: many waits that end together take seconds to leave over a slow link. In that time the client still renews a held
+/// lock and polls for the remaining waiters.
 #[tokio::test]
 async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
     in_virtual_time(async |server| {
@@ -107,7 +107,7 @@ async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
             })
             .collect();
         eventually("all wait", async || lock.status().await.unwrap().waiters == GIVEN_UP + 1).await;
-        // 256 in 100 ms.
+        // 256 requests in 100 ms.
         server.network.delay_of(client.id(), Duration::from_millis(50));
         waits.iter().for_each(tokio::task::JoinHandle::abort);
         let begun = tokio::time::Instant::now();
@@ -124,12 +124,12 @@ async fn many_waits_that_are_given_up_together_cost_no_hold_and_no_place() {
     .await;
 }
 
-/// A caller that gave up before its request was sent costs the server nothing.
+/// If a caller gives up before the client sent its request, the server never gets that request.
 #[tokio::test]
 async fn a_request_whose_caller_gave_up_is_never_sent() {
     in_virtual_time(async |server| {
         let client = server.connect(Timing::relaxed()).await;
-        // It knows the server's clock from the first answer.
+        // The first answer teaches the client the server's clock.
         client.lock("first").lock().await.unwrap().unlock().await.unwrap();
         server.network.delay(Duration::from_secs(2));
         let calls: Vec<_> = (0..2000)
@@ -138,24 +138,25 @@ async fn a_request_whose_caller_gave_up_is_never_sent() {
                 tokio::spawn(async move { lock.lock().await.map(drop) })
             })
             .collect();
-        // Each has begun: time passes only while all tasks wait.
+        // Each call has begun: virtual time passes only while all tasks wait.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // All at once. One by one, as by time-outs, the next in line would rightly get the turns of the first ones.
+        // All at once. If they ended one by one, as by time-outs, the next in line would rightly take over the turns of
+        // the first ones.
         calls.iter().for_each(tokio::task::JoinHandle::abort);
         for call in calls {
             assert!(call.await.unwrap_err().is_cancelled());
         }
-        // Until what was sent has run, and was taken back.
+        // Until the server has run the requests under way, and the client has taken them back.
         tokio::time::sleep(Duration::from_secs(30)).await;
         let tokens = server.server.keys().iter().filter(|key| key.ends_with(":token")).count();
-        // Requests in flight may have run, 256 at a time; the others were waiting for their turn.
+        // Requests under way may have run, 256 at a time; the others were waiting for their turn.
         assert!((2..=257).contains(&tokens), "{tokens} of 2000 names were locked");
         server.network.delay(Duration::ZERO);
     })
     .await;
 }
 
-/// Futures that were polled once and never again keep what they have. Another call must not wait for them.
+/// Futures that their caller polls once and never again keep what they have. Other calls must not wait for them.
 #[tokio::test]
 async fn calls_that_nobody_polls_do_not_stop_others() {
     limit_to(Duration::from_secs(90), async {
@@ -169,7 +170,8 @@ async fn calls_that_nobody_polls_do_not_stop_others() {
             .collect();
         for wait in &mut waits {
             assert!(wait.now_or_never().is_none(), "its request is on its way");
-            // tokio's coop budget limits what a task may do in one go; without this most would not get that far.
+            // tokio's coop budget limits the work of a task in one go. Without this line most futures would not get
+            // that far.
             tokio::task::yield_now().await;
         }
         let guard = client.lock("another").lock().await.unwrap();
@@ -181,7 +183,7 @@ async fn calls_that_nobody_polls_do_not_stop_others() {
     .await;
 }
 
-/// Its acquires take longer than a caller waits, and it answers each of them.
+/// Answers each acquire, but later than a caller waits.
 #[cfg(feature = "embedded")]
 struct Slow(Duration);
 
@@ -193,7 +195,8 @@ impl fairlock::simulation::Faults for Slow {
     }
 }
 
-/// The server answers all the time: it must not be said to be silent about a request that it never got, nor that others have the lock.
+/// The server answers all the time. The error must not call it silent about a request that it never got, nor claim that
+/// others have the lock.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_blames_nobody() {
@@ -213,14 +216,15 @@ async fn a_call_without_an_answer_blames_nobody() {
     for call in calls {
         call.await.unwrap().unlock().await.unwrap();
     }
-    // Sent at once, and still without its answer.
+    // The client sends this request at once, and is still waiting for its answer.
     let brief = client.lock("x").lock_timeout(Duration::from_millis(100)).await;
     let Err(LockError::Unreachable(cause)) = brief else { panic!("{brief:?}") };
     assert!(cause.to_string().contains("no answer yet"), "{cause}");
     client.close().await.unwrap();
 }
 
-/// Those ahead run out of time at the same moment, and free their slots then. It was said that this caller had not polled.
+/// Earlier requests time out at the same moment and then free their slots. The error once claimed that this caller had
+/// not polled.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_request_that_had_no_turn_at_a_silent_server_does_not_blame_its_caller() {

@@ -1,6 +1,6 @@
-//! What README.md, docs/guide.md and docs/cli.md show is true: each command line on them runs here on a server of its own,
-//! or is named below with what runs it instead; and the figures of the README are those of docs/performance.md. (The
-//! blocks of Rust on all pages compile as tests of the documentation: `src/lib.rs` includes each page.)
+//! Whether README.md, docs/guide.md and docs/cli.md are true. Each command line on them runs here on its own server, or
+//! the list below names the check that runs it. The figures of the README must be those of docs/performance.md. (The
+//! Rust blocks of all pages compile as documentation tests: `src/lib.rs` includes each page.)
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,16 +17,16 @@ use crate::support::{LONGEST_WAIT, Server};
 const PAGES: [&str; 3] = ["README.md", "docs/guide.md", "docs/cli.md"];
 
 enum Proof {
-    /// Runs in a shell, in place of `{}`, and something of its output.
+    /// Runs in a shell, in place of `{}`. The output must contain this text.
     Runs(&'static str, &'static str),
-    /// Takes too long here, or needs what is not here: this file runs it, by a line with this text.
+    /// Too slow here, or needs something else: this file runs it, in a line with this text.
     Elsewhere(&'static str, &'static str),
-    /// Not run by any check: why, and the file that has to be there.
+    /// No check runs it: the reason, and the file that must exist.
     Unrun(&'static str, &'static str),
 }
 use Proof::{Elsewhere, Runs, Unrun};
 
-/// Each command line that the pages show.
+/// All command lines on the pages.
 const SHOWN: [(&str, Proof); 50] = [
     ("export FAIRLOCK_URL=redis://127.0.0.1/", Runs("{}; printenv FAIRLOCK_URL", "redis://127.0.0.1/")),
     ("fairlock lock nightly -- ./report.sh", Runs("{}", "the report of nightly")),
@@ -145,7 +145,7 @@ fn read(page: &str) -> String {
     fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// The lines of shell blocks, those behind `$ ` in other blocks, and what is set as code and begins like a command.
+/// The lines of shell blocks, the lines after `$ ` in other blocks, and inline code that begins like a command.
 fn commands_of(page: &str) -> BTreeSet<String> {
     let (mut found, mut block) = (BTreeSet::new(), None);
     for line in page.lines() {
@@ -214,7 +214,7 @@ async fn the_commands_of_the_pages_do_what_the_pages_say() {
     .await;
 }
 
-/// With a value for each word in capitals.
+/// Replaces each word in capitals by a value.
 fn filled_in(command: &str) -> String {
     let values = [
         ("NAME…", "orders:42"),
@@ -228,7 +228,7 @@ fn filled_in(command: &str) -> String {
     values.iter().chain(&jobs).fold(command.to_owned(), |line, (word, value)| line.replace(word, value))
 }
 
-/// What it prints; it has to succeed.
+/// Returns the output of a command, which must succeed.
 async fn run(line: &str, url: &str, dir: &Path) -> String {
     let tool = PathBuf::from(tool::path());
     let path = format!("{}:{}", tool.parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -245,7 +245,7 @@ async fn run(line: &str, url: &str, dir: &Path) -> String {
     said
 }
 
-/// The options that docs/cli.md names are options of the command.
+/// The command must have every option that docs/cli.md names.
 #[tokio::test]
 async fn the_options_of_the_page_are_those_of_the_command() {
     limit(async {
@@ -259,7 +259,7 @@ async fn the_options_of_the_page_are_those_of_the_command() {
         let page = read("docs/cli.md");
         let unknown: Vec<_> =
             page.split('`').skip(1).step_by(2).flat_map(options).filter(|it| !known.contains(it)).collect();
-        // Those of `cargo install` and of `docker run`.
+        // These belong to `cargo install` and `docker run`.
         assert_eq!(unknown, ["--path", "--init"], "no options of the command");
     })
     .await;
@@ -271,13 +271,13 @@ fn options(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
 
-/// The numbers of a text, without the commas in them.
+/// The numbers of a text, without their commas.
 fn numbers(text: &str) -> Vec<f64> {
     let words = text.split(|c: char| !(c.is_ascii_digit() || ",.".contains(c)));
     words.filter_map(|word| word.trim_matches([',', '.']).replace(',', "").parse().ok()).collect()
 }
 
-/// The rows of the first table whose head begins so, each as its cells.
+/// The rows of the first table with this head, each as its cells.
 fn table(page: &str, head: &str) -> Vec<Vec<String>> {
     let lines = page.lines().skip_while(|line| !line.starts_with(head)).take_while(|line| line.starts_with('|'));
     let plain = |cell: &str| cell.trim().replace("**", "");
@@ -309,7 +309,7 @@ fn the_figures_beside_other_locks_are_those_of_the_page_on_performance() {
     assert!(shown.len() >= 5 && shown[0].len() == 5, "{shown:?}");
 }
 
-/// Not measured: figures that the README states since the code makes them so, and which file has them.
+/// Figures that are not measured, because the code sets them, and the file that explains each.
 const STATED: [(&str, &str); 4] = [
     ("60 s", "docs/decisions.md"),
     ("30 s", "docs/guide.md"),
@@ -317,7 +317,7 @@ const STATED: [(&str, &str); 4] = [
     ("2.9 s", "docs/deploying.md"),
 ];
 
-/// What stands before a unit, and the unit.
+/// The numbers before a unit, each with its unit.
 fn figures(text: &str) -> BTreeSet<String> {
     let words: Vec<&str> = text.split([' ', '\n', '|', '(', ')', '*', ';', '`']).collect();
     let unit = |word: &str| word.trim_end_matches([',', '.', ':']).to_owned();
@@ -332,7 +332,7 @@ fn figures(text: &str) -> BTreeSet<String> {
 #[test]
 fn figures_with_a_unit_are_measured_or_stated() {
     let (readme, performance) = (read("README.md"), read("docs/performance.md"));
-    // A table of that page may have the unit in its head.
+    // In a table of that page the unit may be in the head.
     let measured = |figure: &str| {
         let number = numbers(figure)[0];
         figures(&performance).contains(figure)

@@ -1,4 +1,4 @@
-//! Permits that outlive a `Permit`: the same as for locks (handles.rs), beside others who hold the same semaphore.
+//! Permits that outlive a `Permit`: the same as for locks (handles.rs), next to other holders of the same semaphore.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn gate(client: &LockClient) -> FairSemaphore {
     client.semaphore("gate", 3)
 }
 
-/// Two of three permits.
+/// Acquires two of three permits.
 async fn two_of(client: &LockClient) -> Permit {
     gate(client).acquire_many(2).await.unwrap()
 }
@@ -48,7 +48,7 @@ async fn permits_go_from_process_to_process_with_their_weight() {
         assert_eq!((holder.token, holder.weight, &*holder.label), (token, 2, "step 1"));
         assert!(holder.lease_left > LEASE - 20 * SECOND && holder.lease_left <= LEASE);
         assert!(gate(&other).try_acquire().await.unwrap().is_busy());
-        // It outlives its client.
+        // The handle outlives its client.
         one.close().await.unwrap();
         let permit = other.attach_permit(&handle.to_string().parse().unwrap()).await.unwrap();
         assert_eq!((permit.token(), permit.weight(), permit.name()), (token, 2, "gate"));
@@ -67,7 +67,7 @@ async fn permits_go_from_process_to_process_with_their_weight() {
     .await;
 }
 
-/// What has shrunk is detached as it is, and attached by a client that names another number of permits.
+/// A shrunken permit is detached with its present weight. A client that names another number of permits attaches it.
 #[tokio::test]
 async fn what_was_given_back_before_does_not_come_back() {
     on_each_store(async |store| {
@@ -86,7 +86,7 @@ async fn what_was_given_back_before_does_not_come_back() {
     .await;
 }
 
-/// The detach was before it in the line of its owner, and the handle had all three. Found by an attack.
+/// The detach came before the shrink in the owner's line, and the handle had all three permits.
 #[tokio::test]
 async fn what_was_given_back_by_a_dropped_call_does_not_come_back() {
     on_each_store(async |store| {
@@ -119,7 +119,7 @@ async fn what_is_attached_is_renewed_and_passed_on() {
     .await;
 }
 
-/// The process that has it dies before anybody attaches: its lease ends, and the next one in line gets the permits.
+/// The process with the handle dies before anybody attaches it. Its lease ends, and the next waiter gets the permits.
 #[tokio::test]
 async fn a_handle_that_nobody_uses_ends_with_its_lease() {
     in_virtual_time(async |store| {
@@ -141,7 +141,7 @@ async fn a_handle_that_nobody_uses_ends_with_its_lease() {
     .await;
 }
 
-/// Its lease is over, nobody has taken its place, and it is still counted: it holds nothing.
+/// The lease has ended, and nobody has taken the permits. The server still counts them, but the handle holds nothing.
 #[tokio::test]
 async fn a_lease_that_is_over_is_not_attached() {
     in_virtual_time(async |store| {
@@ -203,7 +203,7 @@ async fn of_many_that_attach_at_once_one_gets_it() {
     .await;
 }
 
-/// Also where the waiter wants more than one: it has room at once.
+/// Even if the waiter wants more than one permit, it gets them at once.
 #[tokio::test]
 async fn a_handle_is_extended_and_released_by_anybody_and_stays_usable() {
     on_each_store(async |store| {
@@ -225,7 +225,7 @@ async fn a_handle_is_extended_and_released_by_anybody_and_stays_usable() {
     .await;
 }
 
-/// In a scope too each permit is of an owner of its own.
+/// Even in a scope, each permit has its own owner.
 #[tokio::test]
 async fn an_owner_attaches_as_many_as_it_likes() {
     in_virtual_time(async |store| {
@@ -267,7 +267,7 @@ async fn the_handle_of_another_kind_is_named_and_stays_usable() {
     .await;
 }
 
-/// By force: a handle says another kind than it was made for.
+/// Changes a handle by force, so that it names another kind.
 fn with_kind(handle: &HoldHandle, kind: &str) -> HoldHandle {
     with_part(&handle.to_string(), 7, kind).parse().unwrap()
 }
@@ -290,7 +290,7 @@ async fn a_handle_whose_name_is_of_another_kind_by_now_is_lost() {
     .await;
 }
 
-/// Each part of the text, and what it says.
+/// Changes each part of the text.
 #[tokio::test]
 async fn a_handle_that_was_changed_is_refused_or_lost() {
     in_virtual_time(async |store| {
@@ -323,7 +323,7 @@ async fn a_handle_that_was_changed_is_refused_or_lost() {
     .await;
 }
 
-/// `status` says who holds permits, and under which token: that makes no handle of them.
+/// `status` shows the holders of permits and their tokens. Nobody can make a handle from that.
 #[tokio::test]
 async fn what_status_says_of_a_permit_is_no_handle() {
     in_virtual_time(async |store| {
@@ -355,7 +355,7 @@ async fn what_does_not_fit_or_is_lost_returns_the_permit() {
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
         assert!(matches!(reason, HoldError::Lost(Loss::Forced)), "{reason}");
         assert!(matches!(guard.release().await, Err(UnlockError::Lost(Loss::Forced))));
-        // Without the message.
+        // Now without the message.
         store.network.lose_messages(true);
         let permit = two_of(&client).await;
         gate(&client).force_unlock_token(permit.token()).await.unwrap();
@@ -382,7 +382,7 @@ async fn a_detach_and_an_attach_whose_answers_are_lost_are_repeated() {
     .await;
 }
 
-/// Served or not, the handle has the permits, or nobody does.
+/// With or without the detach at the server, either the handle has the permits or nobody does.
 #[tokio::test]
 async fn an_unanswered_detach_returns_the_handle() {
     with_gives(async |gives, [one, other], _| {
@@ -404,12 +404,12 @@ async fn an_unanswered_detach_returns_the_handle() {
     .await;
 }
 
-/// A copy of the detach comes when its handle was released already (R16).
+/// A copy of the detach arrives after somebody released the handle (R16).
 #[tokio::test]
 async fn what_was_released_by_its_handle_does_not_come_back() {
     with_gives(async |gives, [one, other], _| {
         let permit = two_of(&one).await;
-        // Served when the caller has given up, before the leave of its owner could be.
+        // The server runs it after the caller gave up, and before the owner's leave could arrive.
         let late = || vec![Delivery { request: Duration::from_millis(2010), reply: None }];
         (0..20).for_each(|_| gives.next_of("shared/give", late()));
         let Err(DetachError::Unanswered { handle, .. }) = permit.detach(LEASE).await else { panic!() };
@@ -422,7 +422,8 @@ async fn what_was_released_by_its_handle_does_not_come_back() {
     .await;
 }
 
-/// Dropped half-way, a detach gives the permits back, and an attach what it may have attached.
+/// If a caller drops a detach half-way, the client gives the permits back. If it drops an attach, the client releases
+/// what it may have attached.
 #[tokio::test]
 async fn what_is_dropped_half_way_leaves_nothing_behind() {
     with_gives(async |gives, [one, other], _| {
@@ -436,7 +437,7 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
             gives.next_of("shared/give", deliveries());
             assert!(timeout(SECOND, other.attach_permit(&handle)).await.is_err());
             sleep(10 * SECOND).await;
-            // Not served, the handle is as before.
+            // If the server did not run it, the handle is as before.
             assert_eq!(used(&one).await, if served { 0 } else { 2 });
             assert_eq!(one.release(&handle).await.is_ok(), !served);
         }
@@ -445,7 +446,7 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
     .await;
 }
 
-/// A renewal or a leave of the client that had the permits arrives when their handle is attached.
+/// A renewal or a leave of the former client arrives when the handle is attached.
 #[tokio::test]
 async fn what_comes_late_of_the_client_that_had_permits_does_not_touch_them() {
     for late in ["shared/renew", "shared/leave"] {
@@ -470,7 +471,7 @@ async fn what_comes_late_of_the_client_that_had_permits_does_not_touch_them() {
     }
 }
 
-/// P10: a handle has no client that could leave for it.
+/// P10: no client could leave for a handle.
 #[tokio::test]
 async fn a_handle_whose_lease_is_over_has_nothing() {
     in_virtual_time(async |embedded| {

@@ -1,8 +1,8 @@
-//! The queue in bad weather: distant clients, many waiters, waiters that gave up or died, other versions.
+//! The queue in difficult cases: distant clients, many waiters, waiters that gave up or died, other versions.
 //!
-//! The rows A1 to A11 of an attack on the first protocol, in which a waiter was polled for by name. Its numbers were
-//! greater; these are as small as they can be to fail on it. Nothing here was run on it again: its scripts and options
-//! were others.
+//! Most tests repeat an attack on the first protocol, in which clients polled for each waiter by name. The attack used
+//! greater numbers; these are the smallest that would make that protocol fail. Nobody ran these tests on it, because
+//! its scripts and options differ.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ const NAME: &str = "q";
 const QUEUE: &str = "fairlock:{n:q}:queue";
 const TOKEN: &str = "fairlock:{n:q}:token";
 
-/// Times that go with a distant server.
+/// Settings for a distant server.
 fn distant() -> Timing {
     Timing {
         lease: Duration::from_secs(30),
@@ -37,12 +37,12 @@ fn waits(client: &LockClient, count: usize) -> Vec<JoinHandle<Result<LockGuard, 
     (0..count).map(|_| wait(&client.lock(NAME))).collect()
 }
 
-/// Gives up all of them.
+/// Gives up all waits.
 fn abort<T>(waits: Vec<JoinHandle<T>>) {
     waits.iter().for_each(JoinHandle::abort);
 }
 
-/// Waits until Redis counts `waiters` living waiters.
+/// Waits until Redis counts `waiters` live waiters.
 async fn count(client: &LockClient, waiters: usize) {
     let lock = client.lock(NAME);
     eventually(&format!("{waiters} wait"), async || lock.status().await.unwrap().waiters == waiters as u64).await;
@@ -57,7 +57,7 @@ async fn run(server: &Server, command: &[&str]) -> redis::Value {
     redis::cmd(command[0]).arg(&command[1..]).query_async(&mut server.connection().await).await.unwrap()
 }
 
-/// A1: the places of a distant client expired while its polls went round, and a newcomer was served second or third.
+/// The places of a distant client expired while its polls went round, so a newcomer overtook most of them.
 #[tokio::test]
 async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() {
     const MANY: usize = 2000;
@@ -87,7 +87,7 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
         holder.unlock().await.unwrap();
         let some = async || served.lock().unwrap().len() >= 5;
         eventually("some are served over the distance", some).await;
-        // The rest need not take a round trip each.
+        // This spares the other waits a round trip each.
         server.network.mend(far.id());
         for task in many {
             task.await.unwrap();
@@ -99,7 +99,7 @@ async fn a1_a_newcomer_behind_many_waiters_of_a_distant_client_is_served_last() 
     .await;
 }
 
-/// A2: the releaser's grant_ttl counted, so a client next to the server starved a distant one.
+/// The releaser's grant_ttl decided, so a client close to the server starved a distant one.
 #[tokio::test]
 async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
     in_virtual_time(async |server| {
@@ -124,7 +124,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
                 }
             })
         };
-        // A near client always waits, so that a distant one never finds the lock free.
+        // A near client always waits, so a distant one never finds the lock free.
         let mut tasks: Vec<_> = (0..3).map(|_| turns(&near, &near_turns)).collect();
         tasks.extend((0..2).map(|_| turns(&far, &far_turns)));
         let reach = async |least: u32| {
@@ -135,7 +135,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
             .await;
         };
         reach(8).await;
-        // Without messages a grant must last until the next poll has found it.
+        // Without messages, a grant must last until the next poll finds it.
         server.network.lose_messages(true);
         reach(3).await;
         assert!(!tasks.iter().any(JoinHandle::is_finished));
@@ -146,7 +146,7 @@ async fn a2_a_distant_client_is_served_beside_one_with_a_short_grant_ttl() {
     .await;
 }
 
-/// A4: places without a ticket were passed over 128 at a time, by polls, while the lock was free.
+/// Polls passed over places without a ticket, 128 at a time, while the lock was free.
 #[tokio::test]
 async fn a4_waits_that_were_given_up_leave_nothing_in_the_queue() {
     const LEFT: usize = 600;
@@ -176,7 +176,7 @@ async fn a4_waits_that_were_given_up_leave_nothing_in_the_queue() {
     .await;
 }
 
-/// How long a living waiter waits behind those of a client whose connection is closed.
+/// How long a live waiter waits after the waiters of a client whose connection is closed.
 async fn behind_a_closed_connection(server: &Server, dead: usize) -> Duration {
     let client = Timing::relaxed().connect(&server.url()).await;
     let proxy = Proxy::start(server).await;
@@ -198,7 +198,7 @@ async fn behind_a_closed_connection(server: &Server, dead: usize) -> Duration {
     took
 }
 
-/// A5: more unreachable tickets than one call looks at kept a free lock until they died, 6 s later.
+/// If there were more unreachable tickets than one call looks at, the lock stayed free until they died, 6 s later.
 #[tokio::test]
 async fn a5_closed_connections_are_passed_over() {
     limit(async {
@@ -209,7 +209,7 @@ async fn a5_closed_connections_are_passed_over() {
     .await;
 }
 
-/// A5: a monitor hears every channel and is a subscriber of none, so it hides no client that is gone.
+/// A monitor receives the messages of every channel but subscribes to none, so it hides no client that is gone.
 #[tokio::test]
 async fn a5_under_a_monitor_closed_connections_are_passed_over() {
     limit(async {
@@ -217,13 +217,14 @@ async fn a5_under_a_monitor_closed_connections_are_passed_over() {
         let mut monitor = server.pubsub().await;
         monitor.psubscribe("*").await.unwrap();
         let took = behind_a_closed_connection(&server, 20).await;
-        // Not even one of twenty grants.
+        // Less than even one of twenty grants.
         assert!(took < Timing::relaxed().grant_ttl, "{took:?}");
     })
     .await;
 }
 
-/// A7: after a reconnect no lock was granted until all waiters were polled for: one round trip for 128 of them.
+/// After a reconnect no caller got a lock until the client had polled for all waiters, with one round trip for each
+/// 128.
 #[tokio::test]
 async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
     in_virtual_time(async |server| {
@@ -247,7 +248,7 @@ async fn a7_a_reconnect_with_many_waiters_does_not_keep_other_names_waiting() {
     .await;
 }
 
-/// R8: the requests of a round that verifies all places are sent together, 16 at a time.
+/// R8: the client verifies all places in one round of requests, 16 at a time.
 #[tokio::test]
 async fn many_places_are_verified_in_a_few_round_trips() {
     in_virtual_time(async |server| {
@@ -260,7 +261,7 @@ async fn many_places_are_verified_in_a_few_round_trips() {
         server.network.delay_of(far.id(), round_trip / 2);
         let (begun, calls) = (Instant::now(), server.network.calls());
         server.server.disconnect(far.id());
-        // One poll that shows the client alive, and eight for 128 places each.
+        // One poll that shows the client is alive, and eight for 128 places each.
         eventually("all are verified", async || server.network.calls() >= calls + 9).await;
         assert!(begun.elapsed() <= 4 * round_trip, "{:?}", begun.elapsed());
         abort(many);
@@ -270,7 +271,8 @@ async fn many_places_are_verified_in_a_few_round_trips() {
     .await;
 }
 
-/// R8: a poll sees that a place is missing, and not whose. All are asked for at once then, and not after another interval.
+/// R8: a poll finds that a place is missing, but not whose. The client then asks for all places at once, not an
+/// interval later.
 #[tokio::test]
 async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
     in_virtual_time(async |server| {
@@ -279,7 +281,7 @@ async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
         let holder = other.lock(NAME).lock().await.unwrap();
         let many = waits(&client, 50);
         count(&client, 50).await;
-        // The first poll verifies all. The next one asks for the oldest, and some of the others.
+        // The first poll verifies all places. The next one asks for the oldest, and for some of the others.
         tokio::time::sleep(timing.poll_interval * 11 / 10).await;
         let place = server.command(&["LINDEX", QUEUE, "40"]).concat();
         let ticket = place.split('/').next().unwrap();
@@ -295,7 +297,7 @@ async fn a_place_that_is_gone_is_found_by_the_next_poll_among_many() {
     .await;
 }
 
-/// A9: waiters that had left or died were counted, or kept others out, until a call cleared them.
+/// The server counted waiters that had left or died, or refused newcomers because of them, until a call cleared them.
 #[tokio::test]
 async fn a9_waiters_are_counted_exactly() {
     in_virtual_time(async |server| {
@@ -316,7 +318,7 @@ async fn a9_waiters_are_counted_exactly() {
         let more = waits(&client, 4);
         count(&client, 10).await;
         assert_eq!(full().await, 10);
-        // Three die.
+        // Three waiters die.
         server.network.cut_off(dying.id());
         count(&client, 7).await;
         let last = waits(&client, 3);
@@ -333,7 +335,7 @@ async fn a9_waiters_are_counted_exactly() {
     .await;
 }
 
-/// A9, where the queue has room for one.
+/// The same for a queue with room for one.
 #[tokio::test]
 async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
     in_virtual_time(async |server| {
@@ -344,7 +346,7 @@ async fn a9_one_dead_waiter_does_not_fill_a_queue_of_one() {
         count(&client, 1).await;
         server.network.cut_off(dying.id());
         count(&client, 0).await;
-        // It is the only waiter, so the server may have stood still: that is forgiven once.
+        // It is the only waiter, so the server may have been stalled: it forgives that once.
         assert!(matches!(client.lock(NAME).lock().await, Err(LockError::QueueFull { waiters: 1, .. })));
         tokio::time::sleep(Timing::relaxed().waiter_ttl).await;
         let living = wait(&client.lock(NAME));
@@ -367,7 +369,7 @@ async fn status_tells_since_when_and_what_for() {
         let holder = fairlock::owner::scope(async {
             let outer = lock.labelled("job 17").lock().await.unwrap();
             let since = lock.status().await.unwrap().holder.unwrap().since;
-            // One more hold changes neither.
+            // A nested hold changes neither.
             let inner = lock.labelled("job 18").lock().await.unwrap();
             let holder = lock.status().await.unwrap().holder.unwrap();
             assert_eq!((holder.since, holder.holds, &*holder.label), (since, 2, "job 17"));
@@ -375,7 +377,7 @@ async fn status_tells_since_when_and_what_for() {
             outer
         })
         .await;
-        // The server runs on this machine, and a clock may be set right a little meanwhile.
+        // The server runs on this machine, but the clock may be adjusted a little in between.
         let since = lock.status().await.unwrap().holder.unwrap().since;
         let slack = Duration::from_secs(1);
         assert!((before - slack..=SystemTime::now() + slack).contains(&since), "{since:?}");
@@ -397,7 +399,7 @@ async fn status_tells_since_when_and_what_for() {
     .await;
 }
 
-/// A10: scripts of two versions damaged each other's queue.
+/// Scripts of two versions damaged each other's queue.
 #[tokio::test]
 async fn a10_a_newer_format_is_refused_by_name_and_stays_as_it_is() {
     limit(async {
@@ -432,27 +434,27 @@ async fn a10_a_newer_format_is_refused_by_name_and_stays_as_it_is() {
     .await;
 }
 
-/// A11: the key of the token expired under a hold that was longer than its time.
+/// The token's key expired during a hold that was longer than its time to live.
 #[tokio::test]
 async fn a11_the_last_token_is_remembered_under_a_long_hold() {
     on_a_server(async |server| {
         let timing = Timing::default();
         let client = timing.builder().token_ttl(timing.lease).connect(server.url()).await.unwrap();
         let lock = client.lock(NAME);
-        // As if the server's clock had gone back an hour since.
+        // As if the server's clock had since gone back an hour.
         let ahead = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + Duration::from_secs(3600);
         run(server, &["SET", TOKEN, &ahead.as_micros().to_string(), "PX", "60000"]).await;
         let first = lock.lock().await.unwrap();
         assert_eq!(u128::from(first.token()), ahead.as_micros() + 1);
         let waiting = wait(&lock);
         count(&client, 1).await;
-        // It has expired: the hash knows the token.
+        // The key has expired, but the hash knows the token.
         run(server, &["DEL", TOKEN]).await;
         let earlier = first.token();
         first.unlock().await.unwrap();
         let second = waiting.await.unwrap().unwrap();
         assert!(second.token() > earlier, "{} after {earlier}", second.token());
-        // The queue is empty, so the hash is gone with the hold: the key is needed, and a renewal brings it back.
+        // The queue is empty, so the hash goes with the hold. The key is needed, and a renewal restores it.
         run(server, &["DEL", TOKEN]).await;
         eventually("the key is back", async || {
             let token: Option<u64> =
@@ -470,7 +472,7 @@ async fn a11_the_last_token_is_remembered_under_a_long_hold() {
     .await;
 }
 
-/// A prefix may have a space. The settings of a client are sent as words.
+/// A prefix may have a space, although the client sends its settings as words.
 #[tokio::test]
 async fn a_prefix_with_a_space_has_a_channel() {
     limit(async {

@@ -1,5 +1,5 @@
-//! The recipes of `examples/recipes` as real processes: killed, ended by signals, without a server. `scripts/examples`
-//! runs all recipes undisturbed.
+//! The recipes of `examples/recipes` as real processes: the test kills them, sends them signals, and stops their
+//! server. `scripts/examples` runs all recipes undisturbed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use crate::support::recipe::{Recipe, ask, with_recipes};
 use crate::support::{LONGEST_WAIT, Server, Timing, eventually};
 
 const LEADER: &str = "example:leader";
-/// That of examples/recipes/leader.rs and cron.rs.
+/// The lease in examples/recipes/leader.rs and cron.rs.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Members that queue in this order.
+/// Starts members that queue in this order.
 async fn members(server: &Server, client: &LockClient, count: usize) -> Vec<Recipe> {
     let mut members = Vec::new();
     for number in 0..count {
@@ -47,7 +47,7 @@ async fn a_leader_that_is_killed_is_followed_when_its_lease_is_over() {
         members[0].end().await;
         assert_eq!(leader(&client).await.as_deref(), Some("member 0"), "until its lease is over");
         members[1].hears("leads").await;
-        // A renewal may have been sent a third of a lease before the kill.
+        // The holder may have sent a renewal a third of a lease before the kill.
         assert!(killed.elapsed() > LEASE / 2, "{:?} after the kill", killed.elapsed());
         assert_eq!(leader(&client).await.as_deref(), Some("member 1"));
     })
@@ -67,7 +67,7 @@ async fn a_leader_hands_over_at_a_sigterm() {
         eventually("one waits", async || lock.status().await.unwrap().waiters == 1).await;
         members[0].signal(Signal::SIGTERM);
         assert!(members[0].end().await.success());
-        // It ended after the hand-over, and not before: the lock was never left to its lease.
+        // It ended after the hand-over, so nobody waited for its lease.
         assert_eq!(leader(&client).await.as_deref(), Some("member 2"));
         members[2].hears("leads").await;
         members[2].signal(Signal::SIGTERM);
@@ -88,7 +88,7 @@ async fn a_leader_that_loses_the_lock_stops_and_waits_again() {
         members[0].hears("has lost it").await;
         let second = members[1].hears_number("leads").await;
         eventually("it waits", async || client.lock(LEADER).status().await.unwrap().waiters == 1).await;
-        // Without a server it stops by its own clock, and leads again when there is one.
+        // Without a server it stops by its own clock. When the server is back, it leads again.
         members[0].signal(Signal::SIGTERM);
         assert!(members[0].end().await.success());
         server.kill().await;
@@ -107,7 +107,8 @@ async fn runs(server: &Server) -> Vec<u64> {
         .unwrap()
 }
 
-/// Two machines: one is behind by more than the job takes. It comes to each tick when the other one has run it.
+/// Two machines, whose clocks differ by more than the job takes. The slow one reaches each tick after the other has run
+/// it.
 #[tokio::test]
 async fn each_tick_runs_once_though_clocks_differ() {
     with_recipes(async {
@@ -126,7 +127,7 @@ async fn each_tick_runs_once_though_clocks_differ() {
     .await;
 }
 
-/// The machine that runs the job is killed in the middle: another one runs that tick when the lease is over.
+/// The test kills the machine that runs the job. Another one runs that tick when the lease has ended.
 #[tokio::test]
 async fn a_tick_whose_machine_died_is_run_by_another_one() {
     with_recipes(async {
@@ -134,7 +135,7 @@ async fn a_tick_whose_machine_died_is_run_by_another_one() {
         let client = Timing::default().connect(&server.url()).await;
         let settings = [("CRON_PERIOD_MS", "5000"), ("CRON_JOB_MS", "1500")];
         let ahead = [settings[0], settings[1], ("CRON_CLOCK_AHEAD_MS", "400")];
-        // There before the other one begins a tick, which it does 400 ms before this one.
+        // It must be ready before the other one begins a tick, 400 ms earlier than this one.
         let mut second = Recipe::start("cron", &server.url(), "second", &settings);
         second.hears("is ready").await;
         let mut first = Recipe::start("cron", &server.url(), "first", &ahead);
@@ -143,14 +144,14 @@ async fn a_tick_whose_machine_died_is_run_by_another_one() {
         eventually("the other one waits", async || lock.status().await.unwrap().waiters == 1).await;
         first.signal(Signal::SIGKILL);
         first.end().await;
-        // It may have run one alone before.
+        // It may have run an earlier tick alone.
         while second.hears_number("ran tick").await != tick {}
         assert_eq!(runs(&server).await.iter().filter(|run| **run == tick).count(), 1);
     })
     .await;
 }
 
-/// The service, and its address.
+/// Starts the service, and returns it with its address.
 async fn service(url: &str, settings: &[(&str, &str)]) -> (Recipe, String) {
     let mut service = Recipe::start("tenants", url, "127.0.0.1:0", settings);
     let line = service.hears("listening on ").await;
@@ -159,7 +160,7 @@ async fn service(url: &str, settings: &[(&str, &str)]) -> (Recipe, String) {
 
 type Answer = (u16, String);
 
-/// Sends `count` requests of a tenant, which are all in the service when this returns.
+/// Sends `count` requests of a tenant, and returns when all of them are in the service.
 async fn order(requests: &mut JoinSet<Answer>, address: &str, client: &LockClient, tenant: &str, count: usize) {
     let gate = client.lock(format!("example:tenant:{tenant}"));
     let before = gate.status().await.unwrap();
@@ -180,7 +181,7 @@ async fn at_a_sigterm_all_requests_are_answered_and_nothing_stays_locked() {
     with_recipes(async {
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
-        // Two processes of the service, with one gate for each tenant.
+        // Two processes of the service, which share one gate for each tenant.
         let settings = [("TENANTS_WORK_MS", "400")];
         let (mut one, first) = service(&server.url(), &settings).await;
         let (mut two, second) = service(&server.url(), &settings).await;
@@ -198,7 +199,7 @@ async fn at_a_sigterm_all_requests_are_answered_and_nothing_stays_locked() {
             served.entry(words[0].into()).or_default().push((words[2].parse().unwrap(), words[3].parse().unwrap()));
         }
         assert!(one.end().await.success() && two.end().await.success());
-        // One after the other, over both processes.
+        // One after the other, across both processes.
         for times in served.values_mut() {
             times.sort_unstable();
             assert!(times.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{times:?}");
@@ -210,7 +211,7 @@ async fn at_a_sigterm_all_requests_are_answered_and_nothing_stays_locked() {
     .await;
 }
 
-/// Requests that are not done within the grace get an answer, and no broken connection.
+/// Requests that outlast the grace period get an answer, not a broken connection.
 #[tokio::test]
 async fn requests_that_outlast_the_grace_are_answered_too() {
     with_recipes(async {
@@ -240,7 +241,7 @@ async fn the_health_page_says_when_redis_is_down() {
         assert_eq!(health().await, 200);
         server.kill().await;
         eventually("it is unhealthy", async || health().await == 503).await;
-        // Not a hang, and not "others have it".
+        // Neither a hang nor "others have it".
         assert_eq!(ask(&address, "POST /tenants/acme/orders").await.0, 503);
         server.restart().await;
         eventually("it is healthy again", async || health().await == 200).await;
@@ -252,7 +253,7 @@ async fn the_health_page_says_when_redis_is_down() {
     .await;
 }
 
-/// A client that hangs up does not keep a place in the queue.
+/// A client that hangs up keeps no place in the queue.
 #[tokio::test]
 async fn a_request_that_is_given_up_leaves_the_queue() {
     with_recipes(async {
@@ -272,7 +273,7 @@ async fn a_request_that_is_given_up_leaves_the_queue() {
     .await;
 }
 
-/// Its work goes on in a thread, so the lock has to stay with it: else the next one would be inside too.
+/// Its work goes on in a thread and must keep the lock: otherwise the next request would be inside too.
 #[tokio::test]
 async fn a_request_that_is_given_up_inside_keeps_the_lock_until_its_work_is_done() {
     with_recipes(async {
@@ -280,8 +281,8 @@ async fn a_request_that_is_given_up_inside_keeps_the_lock_until_its_work_is_done
         let server = Server::start().await;
         let client = Timing::default().connect(&server.url()).await;
         let (_service, address) = service(&server.url(), &[("TENANTS_WORK_MS", "600")]).await;
-        // A request may be given up when it has the lock and before its work has begun. Then the next one begins at once, as
-        // it should. Were the guard outside of the work, each would.
+        // A caller may give up after the request got the lock and before its work began. Then the next one rightly
+        // begins at once. If the work did not own the guard, every next one would.
         let mut early = Vec::new();
         for _ in 0..5 {
             let mut requests = JoinSet::new();
@@ -303,8 +304,8 @@ async fn a_request_that_is_given_up_inside_keeps_the_lock_until_its_work_is_done
     .await;
 }
 
-/// As in examples/blocking.rs: threads take turns over one runtime with one thread, which renews what they hold, and a thread that
-/// asks from time to time sees that its lock is lost.
+/// The pattern of examples/blocking.rs: threads take turns over a runtime of one thread, which renews their holds. A
+/// thread that checks from time to time sees that it has lost its lock.
 #[test]
 fn threads_take_turns_and_see_a_loss() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -320,7 +321,7 @@ fn threads_take_turns_and_see_a_loss() {
                     let before = counter.load(Ordering::Relaxed);
                     std::thread::yield_now();
                     counter.store(before + 1, Ordering::Relaxed);
-                    // In a thread without a runtime.
+                    // Drops it in a thread without a runtime.
                     drop(guard);
                 }
             });

@@ -1,5 +1,5 @@
-//! P4: with no request in flight the count on the server equals the number of live guards. And: which calls
-//! re-enter, and which do not.
+//! P4: with no request under way, the server counts as many holds as there are live guards. Also: which calls re-enter,
+//! and which do not.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -27,7 +27,7 @@ async fn nested_guards_count_and_share_the_token() {
             assert_eq!((outer.holds(), holds_on_server(&lock).await, lock.holds()), (2, 2, 2));
             assert_eq!(inner.token(), outer.token(), "re-entry keeps the token");
             assert!(lock.holds() > 0);
-            // The outer one first: guards may be unlocked in any order.
+            // The outer guard first: guards may be unlocked in any order.
             assert_eq!(outer.unlock().await.unwrap(), Unlocked::StillHeld(1));
             assert!(inner.is_valid());
             assert_eq!(holds_on_server(&lock).await, 1);
@@ -63,7 +63,7 @@ async fn with_runs_in_a_scope_and_releases_after_a_panic() {
     .await;
 }
 
-/// A call has nothing of the lock that it was made from, and its owner is that of whoever polls it first.
+/// A call borrows nothing from the lock that made it. Its owner is the owner of the code that polls it first.
 #[tokio::test]
 async fn a_call_can_be_spawned_and_does_not_re_enter_from_there() {
     on_each_store(async |store| {
@@ -117,7 +117,7 @@ async fn two_branches_of_one_scope_share_the_lock_and_the_second_waits_for_the_f
             let both = async { tokio::join!(lock.lock(), lock.lock()) };
             let free = async {
                 let queue = async || lock.status().await.unwrap().queue.len() == 1;
-                // Requests of one owner take turns, so the second branch has not sent anything yet.
+                // Requests of one owner take turns, so the second branch has sent nothing yet.
                 eventually("one attempt for both", queue).await;
                 assert!(lock.try_lock().await.unwrap().is_busy(), "a third branch does not wait");
                 other.unlock().await.unwrap();
@@ -146,7 +146,7 @@ async fn a_nested_call_on_a_lost_hold_answers_lost_and_never_begins_a_new_one() 
             assert!(matches!(lock.try_lock().await, Err(LockError::Lost)), "and again");
             assert!(!lock.is_locked().await.unwrap());
             drop(outer);
-            // With the lost guard gone the same owner may begin anew.
+            // When the lost guard is gone, the same owner may start again.
             lock.lock().await.unwrap().unlock().await.unwrap();
         })
         .await;
@@ -165,8 +165,8 @@ async fn a_nested_lock_that_is_dropped_in_flight_leaves_the_count_exact() {
             let outer = lock.lock().await.unwrap();
             proxy.delay(Duration::from_millis(20));
             for _ in 0..10 {
-                // Dropped while the request is in flight: the server still counts it, and the background
-                // has to take it back.
+                // The test drops the call while its request is under way: the server still counts it, and the client
+                // must take it back in the background.
                 let dropped = tokio::time::timeout(Duration::from_millis(30), lock.lock()).await;
                 drop(dropped);
                 eventually("the count is right again", async || holds_on_server(&observer).await == 1).await;
@@ -180,12 +180,12 @@ async fn a_nested_lock_that_is_dropped_in_flight_leaves_the_count_exact() {
     .await;
 }
 
-/// Random lock and unlock calls, one to eight levels deep. 10 % of the replies are lost, each with its connection.
-/// `FAIRLOCK_CALLS` makes it longer.
+/// Random lock and unlock calls, one to eight levels deep. The proxy loses 10 % of the replies, each with its
+/// connection. `FAIRLOCK_CALLS` makes it longer.
 ///
-/// No lock may be lost here. A renewal after a reconnect needs three replies in a row: two of the handshake and its own.
-/// With 30 % lost, and pauses of up to 2 s between the connections, a lease of 30 s did end in about one run of a hundred.
-/// With 10 % that takes some 20 connections in a row, each of which fails with 27 %.
+/// No lock may end here. A renewal after a reconnect needs three replies in a row: two of the handshake and its own.
+/// With 30 % lost, and pauses of up to 2 s between connections, a lease of 30 s ended in about one run of a hundred.
+/// With 10 % it takes some 20 bad connections in a row, and each is bad with 27 %.
 #[test]
 fn p4_counts_are_exact_when_replies_get_lost() {
     let history = History::new();
@@ -196,7 +196,7 @@ fn p4_counts_are_exact_when_replies_get_lost() {
         let calls = from_env("FAIRLOCK_CALLS", 1500) / 20;
         let mut tasks = Vec::new();
         for task in 0..20 {
-            // A proxy each, by which the history distinguishes them.
+            // Each client has its own proxy, so the history can distinguish them.
             let proxy = Proxy::start(&server).await;
             let client = Timing::relaxed().connect(&proxy.url()).await;
             proxy.lose_replies(0.1, seed + task);
@@ -216,8 +216,8 @@ fn p4_counts_are_exact_when_replies_get_lost() {
     }));
 }
 
-/// Waits until the server counts `expected` holds. Not `eventually`: an async closure is not `Send` for every lifetime,
-/// and this runs in a spawned task.
+/// Waits until the server counts `expected` holds. This is not `eventually`, because an async closure is not `Send` for
+/// every lifetime and this runs in a spawned task.
 async fn wait_for_count(expected: u32, observed: &FairLock, what: &str) {
     let begun = std::time::Instant::now();
     while holds_on_server(observed).await != expected {
@@ -226,8 +226,8 @@ async fn wait_for_count(expected: u32, observed: &FairLock, what: &str) {
     }
 }
 
-/// No hold may be lost here. But enough replies in a row may be lost that `unlock` has no answer in time. Then the
-/// release goes on in the background.
+/// No hold may end here. But if the network loses enough replies in a row, `unlock` gives up, and the client releases
+/// in the background.
 async fn unlock(guard: LockGuard, when: &str) {
     match guard.unlock().await {
         Ok(_) | Err(UnlockError::Unknown { .. }) => {}
@@ -252,7 +252,8 @@ async fn lock_and_unlock_randomly(client: LockClient, observer: LockClient, name
                 false => unlock(guard, &format!("seed {seed} step {step}")).await,
             }
         }
-        // P4 speaks of a lock at rest: dropped guards release in the background, so the count needs a moment.
+        // P4 is about a lock without requests under way: dropped guards release in the background, so the count needs a
+        // moment.
         if step % 20 == 0 {
             let expected = guards.len() as u32;
             let what = format!("seed {seed} step {step}: the server counts {expected}");
@@ -264,12 +265,12 @@ async fn lock_and_unlock_randomly(client: LockClient, observer: LockClient, name
         unlock(guard, &format!("seed {seed}, at the end")).await;
     }
     wait_for_count(0, &observed, "nothing is left").await;
-    // The replies to its last requests may be lost too. What the server counts was checked above.
+    // The network may lose the replies to its last requests. The test has checked the server's count above.
     let _ = client.close().await;
 }
 
-/// The embedded server behind a bad network: replies get lost, and the connection with each of them. What was sent over it
-/// before may arrive later.
+/// The embedded server with a bad network: replies get lost, each with its connection. Requests that the connection
+/// carried before may arrive later.
 #[cfg(feature = "embedded")]
 struct Lossy {
     random: Mutex<Random>,
@@ -304,7 +305,7 @@ impl fairlock::simulation::Faults for Lossy {
     }
 }
 
-/// The same with more calls, since no pause takes time here. `FAIRLOCK_SEEDS` makes it longer.
+/// The same with more calls, because pauses take no time here. `FAIRLOCK_SEEDS` makes it longer.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p4_counts_are_exact_when_many_replies_get_lost() {

@@ -7,12 +7,12 @@ use fairlock::{FairLock, LockError, LockGuard, Owner, UnlockError};
 
 use crate::support::{Store, Timing, from_env, limit_to};
 
-/// For more: `FAIRLOCK_ROUNDS=100000 cargo test --release … reentry`.
+/// For a longer run: `FAIRLOCK_ROUNDS=100000 cargo test --release … reentry`.
 fn rounds() -> u64 {
     from_env("FAIRLOCK_ROUNDS", 1000)
 }
 
-/// Two threads, one owner: the outer guard is dropped on one while the other asks for a nested lock.
+/// Two threads with one owner: one drops the outer guard while the other asks for a nested lock.
 async fn drops_against_nested_locks(store: &Store, contended: bool) {
     let client = store.connect(Timing::relaxed()).await;
     let (me, lock) = (Owner::new(), client.lock("x"));
@@ -24,7 +24,7 @@ async fn drops_against_nested_locks(store: &Store, contended: bool) {
     for round in 0..rounds() {
         let outer = me.scope(lock.lock()).await.unwrap();
         let (token, held) = (outer.token(), outer.held());
-        // The same one while the guard of the round before is not dropped yet.
+        // It is the same token while the guard of the last round is still there.
         assert!(token >= newest, "round {round}: the token {token} is older than {newest}");
         to_drop.send(outer).unwrap();
         match me.scope(lock.lock()).await {
@@ -44,7 +44,7 @@ async fn drops_against_nested_locks(store: &Store, contended: bool) {
         others.await.unwrap();
     }
     client.close().await.unwrap();
-    // No ghost holds the lock: a fresh client gets it at once.
+    // No stale hold remains: a fresh client gets the lock at once.
     let fresh = store.connect(Timing::relaxed()).await;
     assert!(fresh.lock("x").try_lock().await.unwrap().into_result().is_ok());
     fresh.close().await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that answers, and says no.
+//! Servers that answer with a refusal.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use fairlock::{LockError, UnlockError};
 
 use crate::support::{Collect, Embedded, Server, Timing, eventually, in_virtual_time, limit};
 
-/// Calls of scripts that the server has refused so far.
+/// The script calls that the server has refused so far.
 async fn refused_calls(server: &Server) -> u64 {
     let stats: String =
         redis::cmd("INFO").arg("commandstats").query_async(&mut server.connection().await).await.unwrap();
-    // EVAL sends a script that the server does not know yet.
+    // The client sends a script with EVAL while the server does not know it yet.
     let lines = || stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
     let number = |name: &str| -> u64 {
         let values = lines().filter_map(|line| line.split([':', ',']).find_map(|field| field.strip_prefix(name)));
@@ -23,7 +23,7 @@ async fn configure(server: &Server, option: &str, value: &str) {
     redis::cmd("CONFIG").arg("SET").arg(option).arg(value).exec_async(&mut server.connection().await).await.unwrap();
 }
 
-/// A change of what the user `worker` may do.
+/// Changes the rights of the user `worker`.
 fn worker_rule(rule: &str) -> redis::Cmd {
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg("worker").arg(rule.split(' ').collect::<Vec<_>>());
@@ -32,7 +32,7 @@ fn worker_rule(rule: &str) -> redis::Cmd {
 
 const ALL: &str = "on >secret resetkeys ~* &* +@all";
 
-/// With a user `worker` who may do everything, and its URL.
+/// A server with a user `worker` that has all rights, and that user's URL.
 async fn server_with_worker() -> (Server, String) {
     let server = Server::start().await;
     worker_rule(ALL).exec_async(&mut server.connection().await).await.unwrap();
@@ -40,7 +40,7 @@ async fn server_with_worker() -> (Server, String) {
     (server, url)
 }
 
-/// NOREPLICAS: writes are refused while too few replicas are there.
+/// NOREPLICAS: the server refuses writes while too few replicas are connected.
 const NOREPLICAS: Option<&str> = Some("NOREPLICAS Not enough good replicas to write.");
 
 #[tokio::test]
@@ -61,10 +61,10 @@ async fn many_calls_of_a_refusing_server_cost_it_little_and_all_of_them_go_on_af
             })
             .collect();
         held.into_iter().for_each(drop);
-        // A span of time to count in, not a time to wait for something.
+        // The time over which the test counts. It waits for nothing.
         tokio::time::sleep(Duration::from_secs(6)).await;
         let refused = server.network.refused();
-        // Some 180 were in flight at once when it began, then one probe at a time, less and less often.
+        // Some 180 requests were under way when it began; then one probe at a time, less and less often.
         assert!((1..250).contains(&refused), "{refused} refused calls");
         tokio::time::sleep(Duration::from_secs(5)).await;
         let more = server.network.refused() - refused;
@@ -153,7 +153,7 @@ async fn an_unlock_without_an_answer_says_why() {
     .await;
 }
 
-/// A right that is taken away later: the script fails after its first write, and must not leave that behind.
+/// A missing right stops the script after its first write, and it must leave nothing.
 #[tokio::test]
 async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
     limit(async {
@@ -164,7 +164,7 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
         let refused = client.lock("x").lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
         assert!(refused.to_string().contains("is taken back"), "{refused}");
-        // The token was stored first, and is skipped.
+        // The script stores the token first, and the test ignores it.
         eventually("only the token is left", async || server.keys().await.iter().all(|key| key.ends_with(":token")))
             .await;
         client.close().await.unwrap();
@@ -172,14 +172,14 @@ async fn a_script_that_is_refused_half_way_leaves_nothing_behind() {
     .await;
 }
 
-/// Otherwise a server whose clock is behind could give that token again.
+/// Otherwise a server whose clock is slow could give that token again.
 #[tokio::test]
 async fn p2_nobody_holds_a_lock_whose_token_could_not_be_stored() {
     limit(async {
         let (server, url) = server_with_worker().await;
         let mut redis = server.connection().await;
         let client = Timing::default().connect(&url).await;
-        // Nor can it be taken back.
+        // The script cannot undo its write either.
         worker_rule("-set -del -hdel").exec_async(&mut redis).await.unwrap();
         let refused = client.lock("x").try_lock().await.unwrap_err();
         assert!(matches!(&refused, LockError::Refused(refusal) if refusal.in_script), "{refused:?}");
@@ -190,7 +190,7 @@ async fn p2_nobody_holds_a_lock_whose_token_could_not_be_stored() {
     .await;
 }
 
-/// What has run of a release stays: here the next waiter has the lock, or the lock is free.
+/// A release keeps the steps that ran: the next waiter has the lock, or the lock is free.
 #[tokio::test]
 async fn a_release_that_is_refused_half_way_promises_neither_way() {
     limit(async {
@@ -210,7 +210,7 @@ async fn a_release_that_is_refused_half_way_promises_neither_way() {
     .await;
 }
 
-/// A right that is missing for a moment while a guard is dropped must not cost the whole lease.
+/// If a right is missing for a moment while a guard ends, that must not cost the whole lease.
 #[tokio::test]
 async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     limit(async {
@@ -230,7 +230,8 @@ async fn a_release_without_the_right_to_it_goes_on_when_the_right_is_back() {
     .await;
 }
 
-/// A right that is taken away while a client works: each call says at once which one it is, as `ACL SETUSER` takes it.
+/// An operator takes a right away while a client works: each call reports at once which one, in the syntax of `ACL
+/// SETUSER`.
 #[tokio::test]
 async fn a_right_that_is_taken_away_later_is_named() {
     limit(async {
@@ -241,7 +242,7 @@ async fn a_right_that_is_taken_away_later_is_named() {
             let text = refusal.to_string();
             refusal.code == "NOPERM" && text.contains(&format!("ACL SETUSER <user> {right} ("))
         };
-        // What is read by, what is written by, the scripts themselves, and keys.
+        // Commands that read, commands that write, the scripts themselves, and keys.
         for (taken, right) in [
             ("-get", "+get"),
             ("-pexpire", "+pexpire"),
@@ -268,8 +269,8 @@ async fn a_right_that_is_taken_away_later_is_named() {
     .await;
 }
 
-/// A script that is refused in the middle has not announced a lock that it could not give. Otherwise the retry gives it
-/// to a second client.
+/// If the server refuses a script half-way, the script must not have announced a lock that it could not give. Otherwise
+/// the retry gives the lock to a second client.
 #[tokio::test]
 async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
     limit(async {
@@ -310,7 +311,7 @@ async fn p1_no_two_hold_it_when_a_hand_over_is_refused_in_the_middle() {
     .await;
 }
 
-/// `status` only reads, so an operator sees the holders that a refusing server keeps.
+/// `status` only reads, so an operator sees the holders even while the server refuses writes.
 #[tokio::test]
 async fn status_is_answered_by_a_server_that_refuses_writes() {
     limit(async {
@@ -326,7 +327,7 @@ async fn status_is_answered_by_a_server_that_refuses_writes() {
     .await;
 }
 
-/// Each answer let all that waited ask at once, and was logged as the end of the refusal. Found by an attack.
+/// Each answer let all waiting requests go at once, and the client logged it as the end of the refusal.
 #[tokio::test]
 async fn what_is_read_meanwhile_does_not_end_a_refusal() {
     limit(async {
@@ -355,7 +356,7 @@ async fn what_is_read_meanwhile_does_not_end_a_refusal() {
     .await;
 }
 
-/// The same of a request that was refused for a reason of its own. Found by an attack.
+/// The same for a request that the server refused for its own reason.
 #[tokio::test]
 async fn another_refusal_meanwhile_does_not_end_one() {
     limit(async {
@@ -381,7 +382,7 @@ async fn another_refusal_meanwhile_does_not_end_one() {
     .await;
 }
 
-/// The gate wakes all that wait at it. Who sits out a long pause of its own meanwhile comes up to 2 s later.
+/// The gate wakes every request that waits at it. A call in a long pause of its own would come up to 2 s later.
 #[tokio::test(start_paused = true)]
 async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_again() {
     let server = Embedded::new();
@@ -412,7 +413,7 @@ async fn nested_locks_and_leaves_go_on_as_soon_as_the_server_accepts_requests_ag
     waits.iter().for_each(tokio::task::JoinHandle::abort);
     tokio::time::sleep(Duration::from_secs(30)).await;
     server.network.refuse(None);
-    // Its request is at the gate in any case.
+    // Its request waits at the gate in any case.
     client.lock("opens the gate").lock().await.unwrap().unlock().await.unwrap();
     let open = tokio::time::Instant::now();
     for guard in &blocking {

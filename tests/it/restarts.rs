@@ -1,4 +1,4 @@
-//! `strict_restart`: P1 over servers that are started anew, promoted or flushed.
+//! `strict_restart`: P1 when a server is restarted, promoted or flushed.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn thaw(redis: &mut MultiplexedConnection) {
     redis::cmd("SET").arg(BOOT).arg(format!("1 1 0 {life}")).exec_async(redis).await.unwrap();
 }
 
-/// A server that serves, and a client of it.
+/// A server without a freeze, and a client of it.
 async fn thawed(args: &[&str]) -> (Server, LockClient) {
     let server = Server::with(args).await;
     let client = connect(&server.url()).await;
@@ -117,10 +117,10 @@ async fn what_is_held_goes_on_over_a_restart_with_data_and_the_queue_keeps_its_o
         let nested = owner.scope(lock.lock()).await.unwrap();
         assert_eq!(nested.token(), guard.token());
         nested.unlock().await.unwrap();
-        // A newcomer queues behind the others, and `try_lock` returns that it is not free.
+        // A newcomer queues after the others, and `try_lock` is busy.
         tasks.push(wait(&one, 3));
         waiters(&holder, "x", 4).await;
-        // Late enough that the hold would be over without renewals.
+        // Late enough that the hold would have ended without renewals.
         eventually("the freeze is nearly over", async || time(&mut redis.clone()).await + 500 > until).await;
         assert!(guard.is_valid() && got.try_recv().is_err());
         let after = places(&mut redis).await;
@@ -157,7 +157,7 @@ async fn lost_data_freezes_a_living_server() {
         assert!(two.lock("y").try_lock().await.unwrap().is_busy(), "another name may have been held too");
         let until = frozen_until(&mut redis).await;
         assert!(until >= flushed + 2000, "{flushed} {until}");
-        // Connected clients and new ones agree.
+        // Connected clients and new ones get the same answer.
         let three = connect(&server.url()).await;
         for client in [&one, &two, &three] {
             let before = time(&mut redis).await;
@@ -176,7 +176,7 @@ async fn lost_data_freezes_a_living_server() {
     .await;
 }
 
-/// An eviction does that, and no message says so.
+/// An eviction does that, without any message.
 #[tokio::test]
 async fn a_record_that_is_gone_alone_freezes_a_living_server() {
     limit(async {
@@ -260,7 +260,7 @@ async fn a_freeze_is_said_once_and_ended_for_all_connections_of_one_life() {
     .await;
 }
 
-/// A primary that was a replica for a while may lack what the other one granted, although its process is the same.
+/// A primary that was a replica for a while may lack grants of the other primary, although its process is the same.
 #[tokio::test]
 async fn a_promotion_freezes_and_a_first_replica_does_not() {
     limit(async {
@@ -275,7 +275,7 @@ async fn a_promotion_freezes_and_a_first_replica_does_not() {
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut replica).await.unwrap();
         let promoted = connect(&two.url()).await;
         assert!(promoted.lock("x").status().await.unwrap().frozen_for.is_some());
-        // And back, before the first one has heard anything of the second.
+        // And back, before the first server has received anything from the second.
         redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").exec_async(&mut redis).await.unwrap();
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
         let back = connect(&one.url()).await;
@@ -285,7 +285,7 @@ async fn a_promotion_freezes_and_a_first_replica_does_not() {
     .await;
 }
 
-/// Returns when it has the data of its primary.
+/// Returns when the replica has the data of its primary.
 async fn follow(replica: &Server, primary: &Server) {
     let port = primary.port().to_string();
     let mut redis = replica.connection().await;
@@ -305,14 +305,14 @@ async fn who_is_connected_to_a_demoted_primary_goes_where_its_name_leads() {
         let name = Proxy::start(&server).await;
         let client = connect(&name.url()).await;
         follow(&server, &other).await;
-        // Connections that exist stay.
+        // Existing connections stay.
         name.move_to(&other);
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
     })
     .await;
 }
 
-/// What is held goes on in a freeze, also by a handle.
+/// Holds go on in a freeze, and so do handles.
 #[tokio::test]
 async fn a_handle_is_taken_up_in_a_freeze() {
     limit(async {
@@ -374,7 +374,7 @@ async fn only_clients_with_strict_restart_need_its_rights() {
     .await;
 }
 
-/// In virtual time: the whole of it, without a clock that a slow machine could miss.
+/// The whole freeze in virtual time, so that a slow machine cannot miss it.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p1_the_embedded_server_freezes_too() {
@@ -407,8 +407,8 @@ async fn p1_the_embedded_server_freezes_too() {
     }
 }
 
-/// Sentinel demotes an old primary some 8 s after the failover. If the new one dies before, the old one is the primary
-/// again, neither started anew nor promoted, and does not know what the one in between has granted.
+/// Sentinel demotes an old primary some 8 s after the failover. If the new one dies before that, the old one becomes
+/// the primary again without a restart or a promotion, and does not know the grants of the one in between.
 #[tokio::test]
 async fn p1_a_primary_that_comes_back_without_having_been_demoted_is_frozen() {
     limit(async {
@@ -429,7 +429,7 @@ async fn p1_a_primary_that_comes_back_without_having_been_demoted_is_frozen() {
         })
         .await;
         for sentinel in &all.sentinels {
-            // The next failover may begin twice that after this one.
+            // The next failover may begin after twice this time.
             command(sentinel, &["SENTINEL", "SET", "mymaster", "failover-timeout", "1000"]).await;
         }
         all.replica.kill().await;

@@ -1,5 +1,5 @@
-//! Futures that a caller does not poll, and checks that have no answer: nothing that others need may be lost with them. Each was
-//! broken once: the names in brackets are those of the findings.
+//! Futures that their callers do not poll, and checks without an answer. Neither may cost others anything. A comment
+//! says what went wrong before.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ async fn client(embedded: &Embedded) -> LockClient {
     embedded.open(LockClient::builder()).await
 }
 
-/// Polls each once, and not again. Few enough that tokio's budget for one task suffices.
+/// Polls each future once, and not again. Pass few enough for tokio's budget for one task.
 async fn rest<F: Future>(futures: Vec<F>) -> Vec<Pin<Box<F>>> {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     for future in &mut futures {
@@ -43,7 +43,7 @@ async fn unlock_all(guards: Vec<LockGuard>) {
     }
 }
 
-/// Each was told what all of them held, and left for the others: as many requests as their number squared.
+/// Each call once learned what all of them held, and left for the others: as many requests as their number squared.
 #[tokio::test]
 async fn calls_of_one_semaphore_that_rest_cost_a_poll_and_a_leave_each() {
     in_virtual_time(async |embedded| {
@@ -55,7 +55,7 @@ async fn calls_of_one_semaphore_that_rest_cost_a_poll_and_a_leave_each() {
         let mut resting = Vec::new();
         for _ in 0..60 {
             resting.extend(rest(vec![semaphore.acquire()]).await);
-            // So that some are passed over while others are asked for.
+            // So that the client passes some over while it asks for others.
             sleep(MILLI).await;
         }
         sleep(SECOND).await;
@@ -72,7 +72,7 @@ async fn calls_of_one_semaphore_that_rest_cost_a_poll_and_a_leave_each() {
 
 #[tokio::test]
 async fn unlocks_that_rest_cost_no_other_hold() {
-    // P-B s4: they kept the places of renewals.
+    // The unlocks once kept the places of renewals.
     in_virtual_time(async |embedded| {
         embedded.network.delay(MILLI);
         let client = client(embedded).await;
@@ -81,7 +81,7 @@ async fn unlocks_that_rest_cost_no_other_hold() {
         sleep(60 * SECOND).await;
         assert!(kept.iter().all(|guard| guard.is_valid()), "they are renewed");
         for unlock in resting {
-            // Unlocks that were still in line are out of time; the background finishes them.
+            // Unlocks that were still in line have timed out; the client finishes them in the background.
             let _ = unlock.await;
         }
         unlock_all(kept).await;
@@ -89,7 +89,8 @@ async fn unlocks_that_rest_cost_no_other_hold() {
     .await;
 }
 
-/// Whoever watches the hold waited for as long as the future of its unlock rested, and then heard of a loss that was none.
+/// Watchers of the hold once waited until the caller polled its unlock again, and then got a loss that had not
+/// happened.
 #[tokio::test]
 async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
     let lease = 6 * SECOND;
@@ -125,7 +126,7 @@ async fn the_end_of_a_hold_is_known_while_its_unlock_rests() {
     }
 }
 
-/// It was renewed for as long as both futures rested, since the release was not sent. Seed 1795675692751, in a hunt.
+/// The client sent no release, so it renewed the hold until one of the futures was polled.
 #[tokio::test]
 async fn an_unlock_that_rests_before_its_turn_costs_no_lease() {
     let lease = 6 * SECOND;
@@ -158,7 +159,7 @@ async fn an_unlock_that_rests_before_its_turn_costs_no_lease() {
     }
 }
 
-/// Polls it once. Its request is lost.
+/// Polls the call once, while the network loses its request.
 async fn lose_the_request_of<F: Future>(embedded: &Embedded, call: F) -> Vec<Pin<Box<F>>> {
     embedded.network.silence(true);
     let resting = rest(vec![call]).await;
@@ -166,7 +167,7 @@ async fn lose_the_request_of<F: Future>(embedded: &Embedded, call: F) -> Vec<Pin
     resting
 }
 
-/// The same of one that gives back a part of what is held: others waited as long as it rested.
+/// The same for a call that gives back a part of a hold: others once waited until the caller polled it again.
 #[tokio::test]
 async fn what_a_call_that_rests_gives_back_is_given_back() {
     in_virtual_time(async |embedded| {
@@ -184,7 +185,7 @@ async fn what_a_call_that_rests_gives_back_is_given_back() {
         assert!(reading.is_valid());
         drop((resting, reading));
 
-        // Without a fault: its unlock has the turn.
+        // Without a fault: the read guard's unlock has the turn.
         let (writing, reading) = owner.scope(async { (mine.write().await.unwrap(), mine.read().await.unwrap()) }).await;
         let inner = rest(vec![reading.unlock()]).await;
         let outer = rest(vec![writing.downgrade()]).await;
@@ -199,7 +200,7 @@ async fn what_a_call_that_rests_gives_back_is_given_back() {
     .await;
 }
 
-/// A fixed lease has no next renewal that would release it: it was kept to its end. Found by an attack.
+/// No later renewal would release a fixed lease, so the client once kept it to its end.
 #[tokio::test]
 async fn an_unlock_that_rests_before_its_turn_costs_no_fixed_lease() {
     in_virtual_time(async |embedded| {
@@ -223,8 +224,8 @@ fn of_several(servers: &[Embedded; 3], lease: Duration) -> LockClient {
     embedded(LockClient::builder().lease(lease).without_strict_restart(), servers)
 }
 
-/// That call had a share of the hold. Its watchers waited for as long as it rested, and without an end if it was dropped then.
-/// Found by an attack.
+/// The nested call had a share of the hold. Its watchers once waited until the caller polled it again, and forever if
+/// the caller dropped it instead.
 #[tokio::test]
 async fn on_several_servers_a_hold_ends_although_a_nested_call_of_it_rests() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -244,7 +245,7 @@ async fn on_several_servers_a_hold_ends_although_a_nested_call_of_it_rests() {
     .await;
 }
 
-/// What it had entered was renewed for as long as it rested. Found by an attack.
+/// The client once renewed the servers that the nested call had entered, until the caller polled it again.
 #[tokio::test]
 async fn on_several_servers_what_a_nested_call_that_rests_has_entered_costs_a_lease() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -266,7 +267,7 @@ async fn on_several_servers_what_a_nested_call_that_rests_has_entered_costs_a_le
     .await;
 }
 
-/// The unlock said that the owner still held it, by the count of one server. Found by a review.
+/// The unlock once reported that the owner still held the lock, from the count of one server.
 #[tokio::test]
 async fn on_several_servers_what_a_nested_call_that_rests_has_entered_at_one_is_no_hold() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -279,13 +280,13 @@ async fn on_several_servers_what_a_nested_call_that_rests_has_entered_at_one_is_
         timeout(10 * MILLI, &mut nested).await.expect_err("the others have not answered yet");
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         servers[1..].iter().for_each(|server| server.network.delay(MILLI));
-        // It was not nested, and takes the lock anew.
+        // It was not nested, and takes the lock again.
         assert_eq!(nested.await.unwrap().unlock().await.unwrap(), Unlocked::Freed);
     })
     .await;
 }
 
-/// It said that too few servers could be reached. Found by a review.
+/// It once reported that too few servers were reachable.
 #[tokio::test]
 async fn on_several_servers_a_nested_try_that_rests_until_the_unlock_takes_it_anew() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -301,8 +302,7 @@ async fn on_several_servers_a_nested_try_that_rests_until_the_unlock_takes_it_an
     .await;
 }
 
-/// The unlock, the watchers and the nested call said that the hold was lost, and it was not: two of three servers had it. Found by an
-/// attack.
+/// The unlock, the watchers and the nested call once reported a loss, although two of three servers had the hold.
 #[tokio::test]
 async fn on_several_servers_a_lost_minority_is_no_loss_although_a_nested_call_rests() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -325,7 +325,7 @@ async fn on_several_servers_a_lost_minority_is_no_loss_although_a_nested_call_re
     .await;
 }
 
-/// An owner that wants both `a` and `b`, of which another client has `b`.
+/// An owner that wants both `a` and `b`, while another client holds `b`.
 struct WantsBoth {
     taken: LockGuard,
     owner: Owner,
@@ -340,7 +340,7 @@ impl WantsBoth {
         Self { taken, owner: Owner::new(), both: client.lock_all(["a", "b"]), a: client.lock("a") }
     }
 
-    /// Polled until it has what it can get.
+    /// Polls the call until it has `a` and waits for `b`.
     async fn half_way(&self) -> Pin<Box<impl Future<Output = Result<AllGuard, LockError>>>> {
         let mut call = Box::pin(self.owner.scope(self.both.lock()));
         timeout(SECOND, &mut call).await.expect_err("another one has b");
@@ -348,7 +348,7 @@ impl WantsBoth {
     }
 }
 
-/// It waited for the unlock, which waited for its future. Found by an attack.
+/// The nested call once waited for the unlock, and the unlock for its own caller.
 #[tokio::test]
 async fn a_nested_call_and_an_unlock_that_rest_may_be_polled_on_one_after_the_other() {
     in_virtual_time(async |embedded| {
@@ -367,7 +367,7 @@ async fn a_nested_call_and_an_unlock_that_rest_may_be_polled_on_one_after_the_ot
     .await;
 }
 
-/// Its renewals had asked for no more than the detach wanted, and the next one was due at the end of that. Found by an attack.
+/// The renewals once asked only for what the detach wanted, and the next one was due at the end of that lease.
 #[tokio::test]
 async fn a_guard_that_a_detach_gives_back_after_a_rest_is_renewed() {
     let lease = 6 * SECOND;
@@ -390,7 +390,8 @@ async fn a_guard_that_a_detach_gives_back_after_a_rest_is_renewed() {
     }
 }
 
-/// The first renewal asked for what `max_hold` had left, while the guard relied on its grant: two had it (P1). Found by an attack.
+/// P1: the first renewal once asked for the rest of `max_hold`, while the guard relied on its longer grant. Two clients
+/// held the lock.
 #[tokio::test]
 async fn p1_max_hold_does_not_cut_a_grant_that_is_relied_on() {
     in_virtual_time(async |embedded| {
@@ -409,7 +410,7 @@ async fn p1_max_hold_does_not_cut_a_grant_that_is_relied_on() {
     .await;
 }
 
-/// The watchdog had released it, with no answer yet. Found by attacks.
+/// When the nested call goes on, the watchdog has released the hold, and has no answer yet.
 #[tokio::test]
 async fn a_nested_call_that_is_polled_on_while_the_watchdog_releases_takes_the_lock_anew() {
     for rest_for in [600 * MILLI, 7 * SECOND] {
@@ -432,7 +433,7 @@ async fn a_nested_call_that_is_polled_on_while_the_watchdog_releases_takes_the_l
     }
 }
 
-/// It said that the lock was lost before, by what its second request found after the lease. Found by an attack.
+/// The unlock once returned `Lost`, because of what its second request found after the lease.
 #[tokio::test]
 async fn an_unlock_that_rests_until_its_lease_is_over_was_in_time() {
     in_virtual_time(async |embedded| {
@@ -453,7 +454,7 @@ async fn an_unlock_that_rests_until_its_lease_is_over_was_in_time() {
     .await;
 }
 
-/// It ended with the part that the set had before.
+/// The guard once ended with the part that the set had before.
 #[tokio::test]
 async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
     let lease = 6 * SECOND;
@@ -471,7 +472,7 @@ async fn a_guard_inside_of_a_set_that_rests_is_renewed() {
     .await;
 }
 
-/// It counted from the guard inside, which ended long before.
+/// `max_hold` once counted from the guard inside, which had ended long before.
 #[tokio::test]
 async fn max_hold_of_a_set_counts_from_when_it_is_whole_although_there_was_a_guard_inside() {
     in_virtual_time(async |embedded| {
@@ -490,7 +491,7 @@ async fn max_hold_of_a_set_counts_from_when_it_is_whole_although_there_was_a_gua
     .await;
 }
 
-/// Such a guard was not bound by `max_hold`, and could miss its renewals.
+/// Such a guard once ignored `max_hold`, and could miss its renewals.
 #[tokio::test]
 async fn a_guard_that_comes_in_as_the_set_around_it_is_given_up_is_a_whole_one() {
     in_virtual_time(async |embedded| {
@@ -511,7 +512,8 @@ async fn a_guard_that_comes_in_as_the_set_around_it_is_given_up_is_a_whole_one()
     .await;
 }
 
-/// A grant was trusted however slow the line was, and its first renewal was answered after it had ended. Found by an attack.
+/// The client once trusted a grant however slow the line was, and the answer to the first renewal came after the grant
+/// had ended.
 #[tokio::test]
 async fn p8_a_grant_that_ends_within_a_round_trip_is_asked_about() {
     for (poll, grant, way) in [(300, 400, 115), (500, 300, 140), (1000, 50, 200), (2000, 1000, 600)] {
@@ -535,7 +537,8 @@ async fn p8_a_grant_that_ends_within_a_round_trip_is_asked_about() {
     }
 }
 
-/// Seed 1795714861193: what a poll found was relied on with a fifth of the grant left, and the first renewal took a little longer.
+/// The client once relied on a grant from a poll with a fifth of its time left, and the first renewal took a little
+/// longer.
 #[tokio::test]
 async fn p8_a_grant_that_a_poll_finds_is_asked_about() {
     in_virtual_time(async |embedded| {
@@ -559,8 +562,8 @@ async fn p8_a_grant_that_a_poll_finds_is_asked_about() {
     .await;
 }
 
-/// P1: who was handed a name before a restart without data, and looks at it afterwards, asks first: others may have it by then. Found by
-/// an attack.
+/// P1: a caller that reads its grant after a restart without data must ask first, because another owner may have the
+/// lock by then.
 #[tokio::test]
 async fn p1_a_grant_from_before_a_restart_is_asked_about() {
     in_virtual_time(async |embedded| {
@@ -585,7 +588,7 @@ async fn p1_a_grant_from_before_a_restart_is_asked_about() {
     .await;
 }
 
-/// Seed 1795705553090: what was left of the grant was judged when the message came, and the hold was lost 23 ms after it began.
+/// The client once judged the rest of the grant when the message came, and lost the hold 23 ms after it began.
 #[tokio::test]
 async fn p8_a_grant_that_rested_longer_than_it_lasts_is_asked_about() {
     in_virtual_time(async |embedded| {
@@ -606,7 +609,8 @@ async fn p8_a_grant_that_rested_longer_than_it_lasts_is_asked_about() {
     .await;
 }
 
-/// A new connection forgets a grant that was pushed over the one before, and a poll finds it again. Its time does not begin anew.
+/// A new connection forgets a grant that came over the old one, and a poll finds it again. Its 250 ms do not start
+/// again.
 #[tokio::test]
 async fn a_turn_that_rests_while_its_client_connects_anew_costs_a_moment() {
     in_virtual_time(async |embedded| {
@@ -624,7 +628,7 @@ async fn a_turn_that_rests_while_its_client_connects_anew_costs_a_moment() {
             async move { lock.lock().await }
         });
         eventually("both wait", async || other.lock("x").status().await.unwrap().waiters == 2).await;
-        // The answer to the poll comes when a moment has passed since the message.
+        // The reply to the poll comes a moment after the message.
         embedded.network.delay_of(client.id(), 30 * MILLI);
         held.unlock().await.unwrap();
         let begun = Instant::now();
@@ -638,7 +642,7 @@ async fn a_turn_that_rests_while_its_client_connects_anew_costs_a_moment() {
 
 #[tokio::test]
 async fn tries_that_rest_keep_no_place_from_others() {
-    // P-B s44: free names took 10 to 25 s.
+    // Free names once took 10 to 25 s.
     in_virtual_time(async |embedded| {
         embedded.network.delay(MILLI);
         let client = client(embedded).await;
@@ -657,12 +661,12 @@ async fn a_turn_in_line_that_is_not_taken_goes_on() {
     in_virtual_time(async |embedded| {
         embedded.network.delay(SECOND / 10);
         let client = client(embedded).await;
-        // The first 256 are under way; those behind them are in line, and rest there.
+        // The client has sent the first 256 requests; the others wait in line.
         let locks: Vec<_> = (0..1024).map(|number| client.lock(format!("n{number}"))).collect();
         let resting = rest(locks.iter().map(FairLock::try_lock).collect()).await;
         let began = Instant::now();
         client.lock("free").lock().await.unwrap().unlock().await.unwrap();
-        // Three times 256 of them are passed over, each time together.
+        // The client passes over 256 of them at once, three times.
         assert!(began.elapsed() < 2 * SECOND, "{:?}", began.elapsed());
         drop(resting);
     })
@@ -671,7 +675,7 @@ async fn a_turn_in_line_that_is_not_taken_goes_on() {
 
 #[tokio::test]
 async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
-    // P-B s9: all others waited 5 s, and lost leases of 3 s.
+    // All others once waited 5 s, and lost leases of 3 s.
     in_virtual_time(async |embedded| {
         embedded.network.delay(MILLI);
         let client = embedded.open(Timing::default().builder()).await;
@@ -680,7 +684,7 @@ async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
         let mut locking = Box::pin(lock.lock());
         embedded.network.refuse(Some("BUSY Redis is busy running a script."));
         let refused = embedded.network.refused();
-        // It is refused once, and is the probe then.
+        // The server refuses its request once, and then it is the probe.
         while embedded.network.refused() < refused + 2 {
             assert!((&mut locking).now_or_never().is_none());
             sleep(MILLI).await;
@@ -694,7 +698,7 @@ async fn a_probe_that_rests_keeps_the_gate_closed_for_a_moment_only() {
     .await;
 }
 
-/// One of them said that it, or another one, was not polled. Found by an attack.
+/// One of them once blamed its own caller, or another, for not polling.
 #[tokio::test]
 async fn calls_of_one_owner_that_run_out_of_time_together_blame_the_server() {
     in_virtual_time(async |embedded| {
@@ -714,7 +718,7 @@ async fn calls_of_one_owner_that_run_out_of_time_together_blame_the_server() {
         );
         for outcome in [outcomes.0, outcomes.1, outcomes.2, outcomes.3, outcomes.4] {
             let text = outcome.expect_err("the server is silent");
-            // That of the request which had the turn, if it was known already.
+            // The error of the request that had the turn, if the client knew it already.
             assert!(text.contains("no answer within 2s") || text.contains("no answer yet"), "{text}");
         }
         embedded.network.silence(false);
@@ -723,7 +727,7 @@ async fn calls_of_one_owner_that_run_out_of_time_together_blame_the_server() {
     .await;
 }
 
-/// Its time ends while it asks about its grant for the first time. Seeds 1795818000037 and 1000001795818000065.
+/// The call's time ends while the client confirms its grant for the first time.
 #[tokio::test]
 async fn a_wait_that_is_granted_too_late_says_that_others_had_the_lock() {
     in_virtual_time(async |embedded| {
@@ -746,8 +750,8 @@ async fn a_wait_that_is_granted_too_late_says_that_others_had_the_lock() {
     .await;
 }
 
-/// The same after a guard was dropped whose release had no answer: another one was sent beside it, and that had one. Seed
-/// 1795900000100.
+/// The same if the server does not answer the release of a dropped guard: the client sends another one next to it, and
+/// gets an answer to that.
 #[tokio::test]
 async fn a_call_behind_a_release_of_its_own_that_has_no_answer_does_not_say_that_others_have_the_lock() {
     in_virtual_time(async |embedded| {
@@ -768,8 +772,7 @@ async fn a_call_behind_a_release_of_its_own_that_has_no_answer_does_not_say_that
     .await;
 }
 
-/// The same if its request came too late to be served: this client does not know the server's clock yet. Seeds 1795940000106 and
-/// 1795940000228.
+/// The same if the request arrived too late, because the client does not know the server's clock yet.
 #[tokio::test]
 async fn a_call_whose_request_was_late_does_not_say_that_others_have_the_lock() {
     in_virtual_time(async |embedded| {
@@ -790,7 +793,7 @@ async fn a_call_whose_request_was_late_does_not_say_that_others_have_the_lock() 
     .await;
 }
 
-/// Not so if that one waits behind others.
+/// But if the owner's first call waits for other owners, the lock is busy.
 #[tokio::test]
 async fn calls_behind_one_of_their_owner_that_waits_find_the_lock_taken() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -812,14 +815,14 @@ async fn calls_behind_one_of_their_owner_that_waits_find_the_lock_taken() {
 
 #[tokio::test]
 async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
-    // E3: each cost a whole grant, 3 s.
+    // Each once cost a whole grant, 3 s.
     in_virtual_time(async |embedded| {
         let said = Collect::default();
         let _here = said.clone().here();
         let (client, other) = (client(embedded).await, client(embedded).await);
         let held = other.lock("x").lock().await.unwrap();
         let lock = client.lock("x");
-        // From its first answer on it knows the server's time.
+        // The client knows the server's time from its first answer on.
         client.lock("y").lock().await.unwrap().unlock().await.unwrap();
         let mut resting = rest((0..20).map(|_| lock.lock()).collect()).await;
         assert_eq!(other.lock("x").status().await.unwrap().waiters, 20);
@@ -830,7 +833,7 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
         guard.unwrap().unlock().await.unwrap();
         let lines = said.lines();
         assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"), "{lines:?}");
-        // A call that goes on queues again.
+        // If its caller polls it again, the call rejoins the queue.
         let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
         late.unlock().await.unwrap();
         drop(resting);
@@ -838,8 +841,8 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
     .await;
 }
 
-/// Found by the simulator, seed 1795629738034: the next renewal was due a third of a lease after the last one, which had asked for
-/// less; then (by an attack) after the pause of a renewal without an answer, half a second.
+/// The next renewal was once due a third of a lease after the last one, which had asked for less. After a fix, it was
+/// due after the pause that follows an unanswered renewal, half a second.
 #[tokio::test]
 async fn a_set_whose_call_rested_is_renewed_however_little_is_left() {
     in_virtual_time(async |embedded| {
@@ -850,7 +853,6 @@ async fn a_set_whose_call_rested_is_renewed_however_little_is_left() {
             let set = client.lock_all(["a", "b"]);
             let mut waiting = Box::pin(set.lock());
             assert!(timeout(SECOND, &mut waiting).await.is_err());
-            // Since its last poll.
             sleep(lease - left).await;
             held.unlock().await.unwrap();
             let guard = waiting.await.unwrap();
@@ -864,7 +866,7 @@ async fn a_set_whose_call_rested_is_renewed_however_little_is_left() {
 
 #[tokio::test]
 async fn max_hold_of_a_set_counts_from_when_it_is_whole() {
-    // P-C s5: a set that waits for longer than max_hold never came about.
+    // Once, a set that waited longer than max_hold was never granted.
     in_virtual_time(async |embedded| {
         let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
         let other = embedded.open(LockClient::builder()).await;
@@ -884,7 +886,7 @@ async fn max_hold_of_a_set_counts_from_when_it_is_whole() {
 
 #[tokio::test]
 async fn no_renewal_goes_beyond_max_hold() {
-    // P-C s11: a renewal that was due before it and retried after it set a whole lease.
+    // A renewal that was due before max_hold and retried after it once set a whole lease.
     in_virtual_time(async |embedded| {
         let client = embedded.open(LockClient::builder().max_hold(60 * SECOND)).await;
         let guard = client.lock("x").lock().await.unwrap();
@@ -899,8 +901,8 @@ async fn no_renewal_goes_beyond_max_hold() {
     .await;
 }
 
-/// Found by the simulator, seed 97: a renewal that is served late sets its lease from then on, and the answer to the next one told of more
-/// than `max_hold` had left.
+/// A renewal that the server runs late sets its lease from that moment on. The answer to the next one then reported
+/// more than `max_hold` had left.
 #[tokio::test]
 async fn a_renewal_that_is_served_late_does_not_outlast_max_hold() {
     in_virtual_time(async |embedded| {
@@ -913,7 +915,7 @@ async fn a_renewal_that_is_served_late_does_not_outlast_max_hold() {
         embedded.network.delay(Duration::ZERO);
         guard.lost().await;
         assert!(began.elapsed() < 61 * SECOND, "{:?}", began.elapsed());
-        // What is left of it there is given back.
+        // The client gives back the rest of the lease at the server.
         assert!(client.lock("x").lock_timeout(SECOND).await.is_ok());
     })
     .await;
@@ -921,7 +923,7 @@ async fn a_renewal_that_is_served_late_does_not_outlast_max_hold() {
 
 #[tokio::test]
 async fn a_nested_lock_shares_the_lease_of_its_hold() {
-    // P-C s43: the lease of a nested lock stayed with the hold after the nested guard.
+    // The hold once kept the lease of a nested lock after the nested guard had ended.
     in_virtual_time(async |embedded| {
         let client = client(embedded).await;
         let owner = Owner::new();
@@ -932,7 +934,7 @@ async fn a_nested_lock_shares_the_lease_of_its_hold() {
         sleep(7200 * SECOND).await;
         assert!(outer.is_valid() && outer.valid_for() <= 30 * SECOND);
         outer.unlock().await.unwrap();
-        // A fixed lease is not extended by what is nested in it.
+        // A nested lock does not extend a fixed lease.
         let outer = owner.scope(client.lock("x").with_lease(20 * SECOND).lock()).await.unwrap();
         sleep(10 * SECOND).await;
         let inner = owner.scope(client.lock("x").lock()).await.unwrap();
@@ -945,7 +947,7 @@ async fn a_nested_lock_shares_the_lease_of_its_hold() {
 
 #[tokio::test]
 async fn a_check_without_an_answer_is_repeated_until_there_is_one() {
-    // P-A s3: it was made once, and a fixed lease looked valid for its whole time.
+    // The client made the check only once, and a fixed lease then looked valid for its whole time.
     in_virtual_time(async |embedded| {
         let (client, other) = (client(embedded).await, client(embedded).await);
         let guard = client.lock("x").with_lease(600 * SECOND).lock().await.unwrap();
@@ -965,7 +967,7 @@ async fn a_check_without_an_answer_is_repeated_until_there_is_one() {
 
 #[tokio::test]
 async fn all_holds_are_checked_after_a_restart_however_many_there_are() {
-    // P-A s7: the check was cut off after an operation time-out.
+    // The client once stopped the check after one operation time-out.
     in_virtual_time(async |embedded| {
         let client = client(embedded).await;
         let locks: Vec<_> =
@@ -983,7 +985,7 @@ async fn all_holds_are_checked_after_a_restart_however_many_there_are() {
 
 #[tokio::test]
 async fn a_fixed_lease_lasts_although_its_connection_breaks_at_once() {
-    // P-A s1: it was lost after the time of the grant.
+    // The hold was once lost after the time of the grant.
     in_virtual_time(async |embedded| {
         let (client, other) = (client(embedded).await, client(embedded).await);
         let held = other.lock("x").lock().await.unwrap();
@@ -1004,7 +1006,7 @@ async fn a_fixed_lease_lasts_although_its_connection_breaks_at_once() {
 
 #[tokio::test]
 async fn a_fixed_lease_that_ends_unnoticed_is_told() {
-    // E7: no warning, and unlock said Gone.
+    // There was no warning, and unlock returned Gone.
     in_virtual_time(async |embedded| {
         let client = client(embedded).await;
         let guard = client.lock("x").with_lease(10 * SECOND).lock().await.unwrap();

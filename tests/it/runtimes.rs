@@ -1,4 +1,4 @@
-//! Runtimes that end before the client, that lack something, and that share one; and what a scope is in each.
+//! Runtimes that end before the client, that lack something, or that share a client; and what a scope is in each.
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -27,7 +27,7 @@ async fn each_call_says_that_the_runtime_is_gone(lock: &FairLock) {
     assert!(matches!(lock.force_unlock().await, Err(RequestError::RuntimeGone)));
 }
 
-/// Everything that hangs on a client whose runtime has ended, asked from another runtime and thread.
+/// Everything that depends on a client whose runtime has ended, called from another runtime and thread.
 #[test]
 fn a_client_whose_runtime_is_gone_says_so_at_once() {
     for first in [runtime(), Builder::new_current_thread().enable_all().build().unwrap()] {
@@ -37,7 +37,7 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
         let client = first.block_on(timing.connect(&server.url()));
         let guard = first.block_on(client.lock("held").lock()).unwrap();
         let nested = first.block_on(guard_of_a_lost_unlock(&client));
-        // It waits at the moment when the runtime ends, in a thread and a runtime of its own.
+        // It is waiting when the runtime ends, in its own thread and runtime.
         let waiting = {
             let lock = client.lock("held");
             std::thread::spawn(move || runtime().block_on(limit(async move { lock.lock().await.map(drop) })))
@@ -52,7 +52,7 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
         drop(first);
         assert!(matches!(waiting.join().unwrap(), Err(LockError::RuntimeGone)));
         here.block_on(limit(async {
-            // No time-out ends these: the operation time-out is 10 s, and the limit for all of them one.
+            // No time-out ends these calls: the operation time-out is 10 s, and the limit for all of them is 5 s.
             let all = async {
                 each_call_says_that_the_runtime_is_gone(&client.lock("other")).await;
                 assert!(matches!(nested.unlock().await, Err(UnlockError::RuntimeGone { .. })));
@@ -64,7 +64,7 @@ fn a_client_whose_runtime_is_gone_says_so_at_once() {
     }
 }
 
-/// More of them than one step of the state machine attends to; and then `close` ends what is held.
+/// More calls than one step of the machine attends to. Afterwards `close` ends the holds.
 #[test]
 fn hundreds_of_calls_hear_that_the_runtime_is_gone_and_close_ends_the_holds() {
     const CALLS: usize = 500;
@@ -100,7 +100,7 @@ fn hundreds_of_calls_hear_that_the_runtime_is_gone_and_close_ends_the_holds() {
     }));
 }
 
-/// All four requests were sent. Their error was that of the connection, which ends with the runtime. Found by an attack.
+/// All four requests were under way. They returned the error of the connection, which ends with the runtime.
 #[test]
 fn a_request_under_way_as_the_runtime_ends_says_so() {
     let here = runtime();
@@ -126,7 +126,8 @@ fn a_request_under_way_as_the_runtime_ends_says_so() {
     }
 }
 
-/// E8: names are looked up in the blocking pool. Where that was full no connection was made again, and each lock was lost.
+/// The client looks up host names in the blocking pool. While the pool was full, it did not reconnect, and lost each
+/// lock.
 #[test]
 fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
     let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
@@ -134,7 +135,7 @@ fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
         let server = Server::start().await;
         let client = Timing::relaxed().connect(&server.url().replace("127.0.0.1", "localhost")).await;
         let guard = client.lock("held").lock().await.unwrap();
-        // As a job under a lock does, for as long as this test.
+        // Blocks the pool for the whole test, as a job under a lock does.
         let (end, ends) = std::sync::mpsc::channel::<()>();
         let job = tokio::task::spawn_blocking(move || {
             let _ = ends.recv();
@@ -155,7 +156,7 @@ fn a_full_blocking_pool_does_not_keep_a_client_from_its_server() {
     }));
 }
 
-/// A cluster of which no node was found yet has no connection that could report it.
+/// A cluster without any known node lacks a connection that could report the end.
 #[test]
 fn a_client_without_any_node_hears_of_the_end_of_its_runtime() {
     let (first, here) = (runtime(), runtime());
@@ -169,7 +170,8 @@ async fn guard_of_a_lost_unlock(client: &LockClient) -> fairlock::LockGuard {
     client.lock("unlocked later").lock().await.unwrap()
 }
 
-/// P10: the deadline of its guard passes while the future rests, which ends nothing, and must not be due again and again.
+/// P10: the deadline of its guard passes while the future is not polled. That ends nothing, and must not be due again
+/// and again.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_detach_that_rests_when_its_runtime_ends_keeps_no_thread_busy() {
@@ -188,7 +190,7 @@ fn a_detach_that_rests_when_its_runtime_ends_keeps_no_thread_busy() {
     assert!(here.block_on(limit(detaching)).is_err());
 }
 
-/// What went on in the background had timers of the runtime that had ended, and panicked. Found by an attack.
+/// Background work had timers of the runtime that had ended, and panicked.
 #[test]
 fn a_shrink_goes_on_when_the_runtime_of_its_caller_ends() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
@@ -218,7 +220,7 @@ fn a_shrink_goes_on_when_the_runtime_of_its_caller_ends() {
     assert_eq!(PANICS.load(Ordering::Relaxed), 0);
 }
 
-/// How long the threads that watch deadlines have worked.
+/// The CPU time of the threads that watch deadlines.
 #[cfg(target_os = "linux")]
 fn hundredths_of_deadline_threads() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
@@ -231,7 +233,7 @@ fn hundredths_of_deadline_threads() -> u64 {
     times.sum()
 }
 
-/// Its watchdog is gone too, so the lease ends: the holder is notified at its deadline.
+/// The runtime ended the watchdog as well, so the lease ends: the holder learns of it at its deadline.
 #[test]
 fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     let (first, here) = (runtime(), runtime());
@@ -250,7 +252,7 @@ fn a_hold_of_a_client_whose_runtime_is_gone_is_lost_at_its_deadline() {
     }));
 }
 
-/// A runtime of one thread that is not driven, but may be again: that is no end.
+/// A runtime of one thread that is not driven has not ended: it may be driven again.
 #[test]
 fn a_runtime_that_rests_is_not_gone() {
     let (first, here) = (Builder::new_current_thread().enable_all().build().unwrap(), runtime());
@@ -299,7 +301,7 @@ fn the_embedded_server_needs_time_only() {
     });
 }
 
-/// What the documentation of `LockClientBuilder::runtime` shows.
+/// The example in the documentation of `LockClientBuilder::runtime`.
 async fn shared(url: &str) -> &'static LockClient {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(runtime);
     static CLIENT: OnceCell<LockClient> = OnceCell::const_new();
@@ -310,10 +312,10 @@ async fn shared(url: &str) -> &'static LockClient {
     CLIENT.get_or_init(connect).await
 }
 
-/// Each `#[tokio::test]` has a runtime, which ends with it.
+/// Each `#[tokio::test]` has its own runtime, which ends with the test.
 #[test]
 fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
-    // Not as static as the client, which would keep it alive after the tests.
+    // Not static, unlike the client: otherwise it would live on after the tests.
     let server = runtime().block_on(Server::start());
     let url = server.url();
     let section = async |name: &str| {
@@ -321,7 +323,7 @@ fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
         let guard = client.lock(name).lock().await.unwrap();
         tokio::time::sleep(Duration::from_millis(2)).await;
         guard.unlock().await.unwrap();
-        // This one is released after the runtime that dropped it has ended.
+        // The client releases this one after the runtime that dropped the guard has ended.
         drop(client.lock(format!("{name} dropped")).lock().await.unwrap());
     };
     for round in 0..4 {
@@ -332,7 +334,7 @@ fn a_shared_client_serves_runtimes_one_after_the_other_and_at_the_same_time() {
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(many))));
 }
 
-/// A task that `spawn_local` made outside of the scope is polled inside it when the scope drives the LocalSet.
+/// If a scope drives the LocalSet, it polls a task that `spawn_local` made outside the scope.
 #[tokio::test]
 async fn a_scope_that_drives_a_local_set_lends_its_owner_to_nobody() {
     on_each_store(async |store| {
@@ -366,7 +368,7 @@ async fn a_scope_that_drives_a_local_set_lends_its_owner_to_nobody() {
     .await;
 }
 
-/// The owner goes with the future: to another task, into branches, and through a block_on within.
+/// The owner goes with its future: to another task, into branches, and through a nested block_on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scope_keeps_its_owner_where_its_future_goes() {
     use futures::StreamExt;
@@ -383,7 +385,7 @@ async fn a_scope_keeps_its_owner_where_its_future_goes() {
         let spawned = tokio::spawn(seen()).await.unwrap();
         (owner::current(), nested, blocking, spawned)
     }));
-    // Begun in one task, which is the test's own, and ended in another.
+    // It begins in the task of the test, and ends in another.
     assert!(moving.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending());
     assert_eq!(owner::current(), None);
     let seen = tokio::spawn(moving).await.unwrap();

@@ -1,5 +1,5 @@
-//! Read-write locks: the promises restated for readers and writers, and what users know from Redisson's RReadWriteLock and
-//! Curator's InterProcessReadWriteLock.
+//! Read-write locks: the promises restated for readers and writers, and what users expect from Redisson's
+//! RReadWriteLock and Curator's InterProcessReadWriteLock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn wait_for_waiters(document: &FairRwLock, waiters: u64) {
     eventually("they wait", async || document.status().await.unwrap().waiters == waiters).await;
 }
 
-/// The readers, and whether there is a writer.
+/// Returns the number of readers, and whether there is a writer.
 async fn inside(document: &FairRwLock) -> (u64, bool) {
     let status = document.status().await.unwrap();
     (status.reading, status.writer.is_some())
@@ -70,7 +70,7 @@ impl Line {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_a_valid_writer_is_alone_under_faults() {
-    // What they take of the units, all of which a writer has.
+    // The units that each takes. A writer takes all of them.
     const READER: u32 = 1;
     const WRITER: u32 = 1024;
     let works = |client: LockClient, inside: Arc<Inside>, mut random: Random| async move {
@@ -126,7 +126,7 @@ async fn p2_a_writers_token_is_greater_than_all_before_it() {
     .await;
 }
 
-/// Readers side by side enter together, and a reader behind a waiting writer waits.
+/// Adjacent readers enter together, and a reader that comes after a waiting writer waits.
 #[tokio::test]
 async fn p3_first_come_first_served_and_neighbouring_readers_together() {
     on_each_store(async |store| {
@@ -135,7 +135,7 @@ async fn p3_first_come_first_served_and_neighbouring_readers_together() {
         let (line, mut coming) = Line::new();
         let mut visits = vec![visit(&documents[0], Write, 0, &line)];
         assert_eq!(coming.recv().await, Some(0));
-        // It leaves at once: so the first one here is another.
+        // The first visitor leaves at once, so another one is inside.
         visits.push(visit(&documents[0], Read, 1, &line));
         assert_eq!(coming.recv().await, Some(1));
         let waiting = [Write, Read, Read, Read, Write, Read];
@@ -221,7 +221,7 @@ async fn p4_counts_are_exact_after_lost_replies() {
             let read = document.read().await.unwrap();
             assert_eq!(seen.status().await.unwrap().writer.unwrap().holds, 2);
             proxy.lose_next_reply();
-            // The outer write ends before the read in it: a reader is left.
+            // The outer write ends before the read in it, so a reader remains.
             assert_eq!(write.unlock().await.unwrap(), Unlocked::StillHeld(1));
             assert_eq!(inside(&seen).await, (1, false));
             assert!(read.is_valid());
@@ -246,7 +246,7 @@ async fn nested_reads_and_writes_in_one_scope() {
         let (document, theirs) = (client.rw_lock(NAME), other.rw_lock(NAME));
         owner::scope(async {
             let outer = document.read().await.unwrap();
-            // Past a writer that waits.
+            // Past a waiting writer.
             let writer = theirs.clone();
             let waits = tokio::spawn(async move { writer.write().await.unwrap().unlock().await });
             wait_for_waiters(&document, 1).await;
@@ -275,7 +275,7 @@ async fn nested_reads_and_writes_in_one_scope() {
             document.write().await.unwrap().unlock().await.unwrap();
         })
         .await;
-        // Outside of a scope each call is another owner.
+        // Outside a scope, each call is another owner.
         let reading = document.read().await.unwrap();
         assert!(document.try_write().await.unwrap().is_busy());
         reading.unlock().await.unwrap();
@@ -307,7 +307,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer_between() {
         assert_eq!(coming.recv().await, Some(2));
         line.leave.send_replace(2);
         writer.await.unwrap();
-        // With another write guard of this owner it stays a writer.
+        // While this owner has another write guard, it stays a writer.
         owner::scope(async {
             let outer = document.write().await.unwrap();
             let inner = document.write().await.unwrap().downgrade().await.unwrap();
@@ -333,7 +333,7 @@ async fn a_downgrade_of_a_lost_guard_is_an_error_and_holds_nothing() {
         assert_eq!(writing.downgrade().await.unwrap_err(), Loss::Forced);
         assert_eq!(inside(&document).await, (0, false));
         let next = other.rw_lock(NAME).write().await.unwrap();
-        // The same where only the server knows.
+        // The same if only the server knows of the loss.
         let taken = document.read_timeout(Duration::from_millis(50)).await;
         assert!(matches!(taken, Err(LockError::Timeout { .. } | LockError::Unreachable(_))));
         store.flush().await;
@@ -344,7 +344,7 @@ async fn a_downgrade_of_a_lost_guard_is_an_error_and_holds_nothing() {
     .await;
 }
 
-/// The downgraded guard is good whatever becomes of the request.
+/// The downgraded guard is valid, whatever happens to the request.
 #[tokio::test]
 async fn p4_a_downgrade_whose_answers_are_lost_is_made_in_the_end() {
     in_virtual_time(async |server| {
@@ -413,7 +413,7 @@ async fn p5_a_writer_that_gives_up_lets_the_readers_behind_it_in() {
     .await;
 }
 
-/// Redisson #5379, #1604: a reader whose lease is over must not end those of others, nor keep a writer out.
+/// Redisson #5379, #1604: a reader whose lease has ended must neither end the leases of others nor keep a writer out.
 #[tokio::test]
 async fn p7_a_dead_reader_among_living_ones() {
     in_virtual_time(async |server| {
@@ -550,7 +550,7 @@ async fn sections_run_in_the_owners_scope() {
     .await;
 }
 
-/// A second read of one task behind a waiting writer, outside of a scope, waits for itself. It is warned of.
+/// A task that reads twice outside a scope, with a writer waiting in between, waits for itself. The client warns of it.
 #[tokio::test]
 async fn a_task_that_reads_twice_outside_of_a_scope_past_a_writer_is_warned_of() {
     let logged = crate::support::Collect::default();

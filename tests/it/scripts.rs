@@ -1,13 +1,13 @@
 //! Each script alone, on a real server and on the embedded one: state before, call, reply, state after, and the same
-//! call once more. bench.rs explains how rows are written.
+//! call again. bench.rs explains how to write a row.
 
 use redis::Value;
 
 use crate::bench::{Bench, KINDS, Row, assert_fits, check, client_of, key, shape};
 use crate::support::{Random, Server, limit};
 
-/// `strict_restart`: until the freeze is over no lock is granted, all keep their places, and what is held is renewed,
-/// re-entered and released.
+/// `strict_restart`: until the freeze ends the server grants no lock, but places stay, and owners renew, re-enter and
+/// release their holds.
 #[tokio::test]
 async fn frozen_rows() {
     let rows = [
@@ -220,7 +220,7 @@ async fn frozen_rows() {
             again: "inspected  0 0 0 0  -2 0 -1",
         },
     ];
-    // The state after is that of the first call; force_unlock ends the next hold when it is called again.
+    // The state is the one after the first call: when called again, force_unlock ends the next hold.
     let (once, rows): (Vec<_>, Vec<_>) =
         rows.into_iter().partition(|row| row.what == "force_unlock after the freeze passes on");
     check(&rows).await;
@@ -235,7 +235,8 @@ async fn frozen_rows() {
     }
 }
 
-/// A record that is gone, or foreign, is refused before anything is changed; the client answers the first with boot.lua.
+/// The script refuses a missing or foreign record before it changes anything. If it is missing, the client runs
+/// boot.lua.
 #[tokio::test]
 async fn without_a_record_of_the_start_nothing_is_done() {
     let calls = [
@@ -273,7 +274,7 @@ async fn without_a_record_of_the_start_nothing_is_done() {
     .await;
 }
 
-/// The first client of a life sets the end; later clients do not move it, unless they know of a longer lease.
+/// The first client of a life sets the end of the freeze. Later clients move it only if they know of a longer lease.
 #[tokio::test]
 async fn boot_keeps_the_furthest_instant_of_one_life() {
     async fn boot(bench: &mut Bench, call: &str) -> i64 {
@@ -292,14 +293,14 @@ async fn boot_keeps_the_furthest_instant_of_one_life() {
             assert_eq!(boot(&mut bench, "boot life=L freeze=10000").await, first);
             assert_eq!(boot(&mut bench, "boot life=L freeze=90000").await, first + 30_000, "of a longer lease");
             assert_eq!(boot(&mut bench, "boot life=L freeze=60000").await, first + 30_000);
-            // The freeze of the life before goes on.
+            // The freeze of the earlier life goes on.
             assert_eq!(boot(&mut bench, "boot life=M freeze=1000").await, first + 30_000);
             let again = boot(&mut bench, "boot life=L freeze=100000").await;
             assert!(again > first + 30_000, "another start freezes anew");
-            // Long after the start a client with a longer lease freezes nothing.
+            // Long after the start, a client with a longer lease does not freeze the server again.
             bench.command(&format!("SET boot {}~{}~0~L", begun - 500_000, begun - 600_000)).await;
             assert_eq!(boot(&mut bench, "boot life=L freeze=200000").await, begun - 400_000);
-            // Another one was the primary meanwhile, although this one was not demoted.
+            // Another server was the primary in between, although this one was not demoted.
             let failed_over = boot(&mut bench, "boot life=L freeze=1000 epoch=3").await;
             assert!(failed_over > begun, "{failed_over}, begun {begun}");
             tokio::time::sleep(std::time::Duration::from_millis(3)).await;
@@ -312,8 +313,8 @@ async fn boot_keeps_the_furthest_instant_of_one_life() {
     .await;
 }
 
-/// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave (`left`). R6: a free
-/// lock goes to the waiters first.
+/// R1: a retry gets the same answer. R2: the script refuses a late request. R3: it also refuses a copy that arrives
+/// after the leave (`left`). R6: a free lock goes to the waiters first.
 #[tokio::test]
 async fn acquire_rows() {
     let rows = [
@@ -578,7 +579,8 @@ async fn acquire_rows() {
     limit(check(&rows)).await;
 }
 
-/// D9: the caller joins before the last waiter is served. Else who comes next would stand before it.
+/// P3: the caller joins the queue before the script serves the last waiter. Otherwise the next newcomer would overtake
+/// it.
 #[tokio::test]
 async fn p3_an_acquire_that_serves_the_last_waiter_has_its_place() {
     limit(async {
@@ -599,7 +601,7 @@ async fn p3_an_acquire_that_serves_the_last_waiter_has_its_place() {
     .await;
 }
 
-/// R8: a client that polls is heard first, and a free lock is passed on then.
+/// R8: a poll first marks its client as alive, and then passes a free lock on.
 #[tokio::test]
 async fn poll_rows() {
     let rows = [
@@ -727,7 +729,7 @@ async fn poll_rows() {
     limit(check(&rows)).await;
 }
 
-/// A key of a name is deleted by hand.
+/// An operator deletes a key of the name by hand.
 #[tokio::test]
 async fn deletion_rows() {
     let rows = [
@@ -823,8 +825,8 @@ async fn deletion_rows() {
     limit(check(&rows)).await;
 }
 
-/// R3: it removes the ticket and writes a tombstone. R4: it never ends a later attempt. R6: it passes on what it
-/// frees.
+/// R3: it removes the ticket and writes a tombstone. R4: it never ends a later attempt. R6: if it frees the lock, it
+/// passes it on.
 #[tokio::test]
 async fn leave_rows() {
     let rows = [
@@ -1171,7 +1173,7 @@ async fn force_unlock_rows() {
             again: "free 0",
         },
         Row { what: "free", before: &[], call: "force_unlock", reply: "free 0", after: "", again: "free 0" },
-        // D4: who looked first takes away what was shown.
+        // With an expected token it ends only the hold that the operator saw.
         Row {
             what: "held under the expected token",
             before: &["held d:1 2 7"],
@@ -1216,7 +1218,7 @@ async fn force_unlock_rows() {
     limit(async {
         for mut bench in Bench::each().await {
             bench.check(&rows).await;
-            // With a waiter, a second run ends the waiter's hold. That is why the client never retries it.
+            // With a waiter, a second run ends the waiter's hold, so the client never retries this call.
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 2 7").await;
             bench.prepare("waits d:1:5").await;
@@ -1305,7 +1307,7 @@ async fn inspect_rows() {
     limit(check(&rows)).await;
 }
 
-/// In a long queue only the first 256 places are read. Places behind them count if they have a ticket.
+/// In a long queue the script reads only the first 256 places. It counts later ones by their tickets.
 #[tokio::test]
 async fn inspect_counts_the_tickets_of_a_long_queue() {
     limit(async {
@@ -1343,7 +1345,7 @@ async fn grants_and_revocations_are_published_to_the_client() {
     .await;
 }
 
-/// The calls that can pass a lock on, with what has to be there: `c:1` holds it, or it is free.
+/// The calls that can pass a lock on, each with the state that it needs: `c:1` holds the lock, or the lock is free.
 const PASSING_ON: [(&str, &str); 6] = [
     ("held c:1 4 7", "release"),
     ("held c:1 4 7", "release special=+2000~c:1:4/3000/L"),
@@ -1353,7 +1355,7 @@ const PASSING_ON: [(&str, &str); 6] = [
     ("token 7", "poll waits=0"),
 ];
 
-/// Review A2: by the grant_ttl of the client that released it, a waiter far away got a grant that was too short.
+/// A grant that lasts for the releaser's `grant_ttl` is too short for a distant waiter.
 #[tokio::test]
 async fn a_grant_lasts_as_long_as_the_waiter_asked_for() {
     limit(async {
@@ -1371,7 +1373,8 @@ async fn a_grant_lasts_as_long_as_the_waiter_asked_for() {
     .await;
 }
 
-/// P6: otherwise a frozen waiter could be granted the lock just before its deadline, and cost a whole grant_ttl more.
+/// P6: otherwise a waiter whose process hangs could get the lock just before its deadline, and cost a whole grant_ttl
+/// more.
 #[tokio::test]
 async fn p6_a_grant_never_outlives_the_deadline_of_its_client() {
     limit(async {
@@ -1391,7 +1394,7 @@ async fn p6_a_grant_never_outlives_the_deadline_of_its_client() {
     .await;
 }
 
-/// Each script that passes a lock on meets all kinds of places that it has to pass over.
+/// Each script that passes a lock on meets every kind of place that it must pass over.
 #[tokio::test]
 async fn p3_each_script_serves_the_first_one_that_lives_and_is_reachable() {
     limit(async {
@@ -1414,7 +1417,7 @@ async fn p3_each_script_serves_the_first_one_that_lives_and_is_reachable() {
     .await;
 }
 
-/// A14: the waiter finds its grant by a poll then.
+/// The waiter then finds its grant by a poll.
 #[tokio::test]
 async fn a_client_that_may_not_publish_passes_the_lock_on() {
     limit(async {
@@ -1434,7 +1437,6 @@ async fn a_client_that_may_not_publish_passes_the_lock_on() {
     .await;
 }
 
-/// An unreachable client keeps its places. When it is heard again, they count again.
 #[tokio::test]
 async fn an_unreachable_client_is_served_after_it_is_heard() {
     limit(async {
@@ -1446,12 +1448,11 @@ async fn an_unreachable_client_is_served_after_it_is_heard() {
                 bench.call("release").await;
                 let state = bench.state().await;
                 assert_eq!(state, "lock d:1=1 3,T,T,3000/L | queue x:1:2 d:1:4 | clients d x", "{heard}");
-                // Passed over again.
                 bench.call("force_unlock").await;
                 assert!(bench.state().await.starts_with("lock d:1=1 4,T,T,3000/L | queue x:1:2"), "{heard}");
                 bench.call(heard).await;
                 assert!(bench.state().await.contains("clients d x"), "{heard}");
-                // It is its own caller here, so that it counts as reachable.
+                // The poll comes from `x` itself, so `x` counts as reachable.
                 bench.command("DEL lock").await;
                 bench.call("poll caller=x").await;
                 assert!(bench.state().await.starts_with("lock x:1=1 2,T,T,3000/L"), "{heard}");
@@ -1487,8 +1488,8 @@ async fn many_shared(bench: &mut Bench, client: &str, count: i64) {
     bench.command("PEXPIRE queue 90000").await;
 }
 
-/// P6: what all waiters are passed over for is not looked at again, and neither are their places. Each pair walked past all
-/// of them, in 33 calls for a lock and as many for its release.
+/// P6: the script does not look again at tickets and places that it has passed over. Each pair once walked past all of
+/// them, in 33 calls for a lock and as many for its release.
 #[tokio::test]
 async fn p6_a_newcomer_beside_unreachable_places_walks_past_them_once() {
     limit(async {
@@ -1522,7 +1523,7 @@ async fn p6_a_newcomer_beside_unreachable_places_walks_past_them_once() {
     .await;
 }
 
-/// How many commands the real server has run, also inside scripts.
+/// The commands that the real server has run, including those inside scripts.
 async fn commands_run(bench: &mut Bench) -> i64 {
     let info = String::from_utf8(match bench.command("INFO commandstats").await {
         Value::BulkString(text) => text,
@@ -1534,8 +1535,8 @@ async fn commands_run(bench: &mut Bench) -> i64 {
     calls.sum()
 }
 
-/// P6: the places of one dead or unreachable client are passed over some 1,150 at a time, and dead ones are cleared 50 at a
-/// time. What was passed over once is not looked at again.
+/// P6: a call passes over some 1,150 places of one dead or unreachable client, and clears 50 dead ones. No call looks
+/// again at places that an earlier one passed over.
 #[tokio::test]
 async fn p6_a_hundred_thousand_places_take_ninety_bounded_calls() {
     limit(async {
@@ -1554,7 +1555,7 @@ async fn p6_a_hundred_thousand_places_take_ninety_bounded_calls() {
                     let before = if is_real { commands_run(&mut bench).await } else { 0 };
                     let reply = bench.call("poll waits=0").await;
                     if is_real {
-                        // One for each block of places, and a few for all of it.
+                        // One for each block of places, and a few more.
                         let run = commands_run(&mut bench).await - before;
                         assert!(run < 200, "{kind}: {run} commands in one call");
                     }
@@ -1588,8 +1589,7 @@ async fn p6_a_hundred_thousand_places_take_ninety_bounded_calls() {
     .await;
 }
 
-/// Review A3: `acquire` took a free lock although a live waiter stood in the queue, behind more places than one call
-/// looks at.
+/// `acquire` once took a free lock although a live waiter was queued, after more places than one call looks at.
 #[tokio::test]
 async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
     limit(async {
@@ -1598,7 +1598,7 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
             bench.prepare("waits e:1:9999").await;
             assert_eq!(bench.call("acquire mode=0").await, "busy 1");
             assert_eq!(bench.lock_state().await, "");
-            // The next call goes on behind those, and serves the waiter.
+            // The next call goes on after those places, and serves the waiter.
             assert_fits("queued", "reply", &bench.call("acquire max_waiters=5000").await, "queued T * 0 0");
             assert!(bench.lock_state().await.starts_with("lock e:1=1 9999,"));
         }
@@ -1606,7 +1606,8 @@ async fn p3_nobody_overtakes_beyond_the_bound_of_one_call() {
     .await;
 }
 
-/// `!skip` counts places at the head that need not be looked at. A client that is heard again, or leaves, ends the count.
+/// `!skip` counts places at the head that no script needs to look at. The count ends if one of their clients sends a
+/// request or leaves.
 #[tokio::test]
 async fn the_count_of_places_to_skip_ends_when_one_of_their_clients_is_heard_or_leaves() {
     limit(async {
@@ -1614,14 +1615,14 @@ async fn the_count_of_places_to_skip_ends_when_one_of_their_clients_is_heard_or_
             ("poll caller=x", None),
             ("poll caller=y", None),
             ("poll caller=d", Some("40")),
-            // D3: a client that was not counted.
+            // A client whose places the count does not include.
             ("poll caller=e", Some("40")),
             ("acquire owner=x:1 seq=90", None),
             ("acquire owner=x:1 seq=3", None),
             ("acquire owner=d:1 seq=90", Some("40")),
             ("leave owner=x:1 seq=7", None),
             ("leave owner=d:1 seq=51", Some("40")),
-            // A place that is not there.
+            // This place does not exist.
             ("leave owner=x:1 seq=99", Some("40")),
         ] {
             for mut bench in Bench::each().await {
@@ -1644,7 +1645,7 @@ async fn the_count_of_places_to_skip_ends_when_one_of_their_clients_is_heard_or_
     .await;
 }
 
-/// The shortest list that has such a count: it must not hide who comes after a leave.
+/// The shortest list with a count. The count must not hide waiters that come after a leave.
 #[tokio::test]
 async fn a_leave_from_the_shortest_list_with_a_count_ends_it() {
     limit(async {
@@ -1665,8 +1666,8 @@ async fn a_leave_from_the_shortest_list_with_a_count_ends_it() {
     .await;
 }
 
-/// All places are counted, and then some of them die: too few are left for a note, and the old one must go. Otherwise
-/// it hides later places.
+/// The count includes all places, and then some of them die. With too few left, the script must remove it, or it hides
+/// later places.
 #[tokio::test]
 async fn a_count_of_all_places_ends_when_too_few_of_them_are_left() {
     limit(async {
@@ -1684,7 +1685,7 @@ async fn a_count_of_all_places_ends_when_too_few_of_them_are_left() {
     .await;
 }
 
-/// Below that it is not worth a note.
+/// With fewer places, a count would save too little.
 #[tokio::test]
 async fn fewer_than_32_places_are_not_noted() {
     limit(async {
@@ -1702,8 +1703,8 @@ async fn fewer_than_32_places_are_not_noted() {
     .await;
 }
 
-/// A random queue: clients die, become unreachable, are heard, and leave. After each step the list and the sorted set
-/// have the same tickets, no place that counts is among those to skip, and the one who is served is the first that counts.
+/// Clients of a random queue die, become unreachable, send requests and leave. After each step the list and the sorted
+/// set have the same tickets, the skipped places include none that counts, and the first that counts is served.
 #[tokio::test]
 async fn random_queues_serve_the_first_one_that_counts() {
     limit(async {
@@ -1767,7 +1768,7 @@ async fn random_queues_serve_the_first_one_that_counts() {
     .await;
 }
 
-/// Review A4, A9: a leave takes its own place out, wherever it is, and no other.
+/// A leave takes out its own place, at any position, and no other.
 #[tokio::test]
 async fn leaving_takes_out_exactly_one_place() {
     limit(async {
@@ -1777,7 +1778,7 @@ async fn leaving_takes_out_exactly_one_place() {
                 let client = ["c", "d", "e"][waiter % 3];
                 bench.call(&format!("acquire owner={client}:{waiter} seq={waiter} max_waiters=500")).await;
             }
-            // For longer than a busy machine takes for this.
+            // Longer than a busy machine needs for this test.
             for kind in ["lock", "queue", "deadlines"] {
                 bench.prepare(&format!("PEXPIRE {kind} 600000")).await;
             }
@@ -1799,7 +1800,8 @@ async fn leaving_takes_out_exactly_one_place() {
     .await;
 }
 
-/// In a list of more than 8,192 places only the last one is taken out. Others stay until they are passed over.
+/// From a list of more than 8,192 places, a leave takes out only the last place. Others stay until a script passes over
+/// them.
 #[tokio::test]
 async fn a_place_in_a_very_long_list_stays_when_its_ticket_leaves() {
     limit(async {
@@ -1810,7 +1812,7 @@ async fn a_place_in_a_very_long_list_stays_when_its_ticket_leaves() {
                 bench.call(&format!("leave owner=d:1 seq={seq}")).await;
                 assert_eq!(bench.number("LLEN queue").await, places, "{seq}");
             }
-            // 2 is passed over.
+            // The release passes over place 2.
             bench.call("release owner=c:9").await;
             assert!(bench.lock_state().await.starts_with("lock d:1=1 4,"));
             assert_eq!(bench.number("LLEN queue").await, 8188);
@@ -1832,7 +1834,6 @@ async fn max_waiters_is_exact_and_the_list_is_bounded() {
             let before = bench.dump().await;
             assert_eq!(bench.call("acquire owner=e:1 seq=99 max_waiters=10").await, "full 10 0");
             assert!(bench.dump().await == before);
-            // One goes, one comes.
             bench.call("leave owner=d:1 seq=4").await;
             assert!(bench.call("acquire owner=e:1 seq=99 max_waiters=10").await.starts_with("queued"));
             assert_eq!(bench.call("acquire owner=e:1 seq=98 max_waiters=10").await, "full 10 0");
@@ -1849,7 +1850,7 @@ async fn max_waiters_is_exact_and_the_list_is_bounded() {
     .await;
 }
 
-/// One call takes 50 dead places at most, and says that another one may find more.
+/// One call takes out at most 50 dead places, and reports that another call may find more.
 #[tokio::test]
 async fn a_full_queue_is_swept_in_bounded_steps() {
     limit(async {
@@ -1866,7 +1867,7 @@ async fn a_full_queue_is_swept_in_bounded_steps() {
     .await;
 }
 
-/// Places without tickets do not wait, but a list of more than 2 x max_waiters is too long.
+/// Places without tickets do not count as waiters, but a list of more than 2 x max_waiters is too long.
 #[tokio::test]
 async fn a_list_of_places_without_tickets_is_bounded() {
     limit(async {
@@ -1884,7 +1885,8 @@ async fn a_list_of_places_without_tickets_is_bounded() {
     .await;
 }
 
-/// In the middle of a long list a search would cost too much. There the tickets of the dead make room, and their places stay.
+/// In the middle of a long list a search would cost too much: the tickets of dead waiters make room, and their places
+/// stay.
 #[tokio::test]
 async fn the_dead_in_the_middle_of_a_long_queue_make_room() {
     limit(async {
@@ -1894,7 +1896,7 @@ async fn the_dead_in_the_middle_of_a_long_queue_make_room() {
                 many(&mut bench, client, from, count).await;
             }
             bench.prepare("dead z").await;
-            // Each call looks at another part, which says the clock.
+            // The clock decides which part a call looks at.
             let mut calls = 0;
             while !bench.call("acquire owner=c:1 seq=1 max_waiters=20700").await.starts_with("queued") {
                 calls += 1;
@@ -1908,8 +1910,8 @@ async fn the_dead_in_the_middle_of_a_long_queue_make_room() {
     .await;
 }
 
-/// Making room takes places out of the `!skip` count and does not end it; else each newcomer of a full queue would make
-/// the next call walk past all of them again.
+/// Making room takes places out of the `!skip` count and keeps the remaining count. Otherwise, after each newcomer to a
+/// full queue, the next call would walk past all of them again.
 #[tokio::test]
 async fn making_room_keeps_the_count_of_places_to_skip() {
     limit(async {
@@ -1934,7 +1936,7 @@ async fn making_room_keeps_the_count_of_places_to_skip() {
     .await;
 }
 
-/// At the head they go at once, however many: else each hand-over would ask for their tickets again.
+/// At the head they all go at once. Otherwise each hand-over would check their tickets again.
 #[tokio::test]
 async fn the_places_of_those_who_have_left_go_at_the_head() {
     limit(async {
@@ -1951,7 +1953,7 @@ async fn the_places_of_those_who_have_left_go_at_the_head() {
     .await;
 }
 
-/// Far from both ends the place of the winner stays, since a search would cost too much. It is passed over later.
+/// Far from both ends the winner's place stays, because a search would cost too much. A later call passes over it.
 #[tokio::test]
 async fn a_winner_in_the_middle_of_a_long_queue_leaves_its_place() {
     limit(async {
@@ -1975,7 +1977,7 @@ async fn a_winner_in_the_middle_of_a_long_queue_leaves_its_place() {
     .await;
 }
 
-/// Review A9 and B3: waiters come and die under a long hold. Neither the list nor the sorted set grows with them.
+/// Waiters come and die during a long hold. Neither the list nor the sorted set grows with them.
 #[tokio::test]
 async fn the_keys_of_a_queue_stay_in_proportion() {
     limit(async {
@@ -1993,7 +1995,7 @@ async fn the_keys_of_a_queue_stay_in_proportion() {
                 assert!(places <= 200, "generation {generation}: {places} places");
                 assert!(members <= 2 * 200 + 64 + 2, "generation {generation}: {members} members");
             }
-            // The same with clients of one waiter each, which leave.
+            // Now with clients that have one waiter each and leave.
             bench.command("DEL queue").await;
             bench.command("DEL deadlines").await;
             bench.call("acquire owner=d:1 seq=1").await;
@@ -2009,7 +2011,7 @@ async fn the_keys_of_a_queue_stay_in_proportion() {
     .await;
 }
 
-/// The reply to a dead client shows that it was given up when its places were taken out.
+/// The reply to a dead client shows that the server gave it up when it took out its places.
 #[tokio::test]
 async fn a_client_whose_places_were_taken_is_unknown() {
     limit(async {
@@ -2043,7 +2045,7 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
             bench.call("leave copies_until=+5000").await;
             let ttl = bench.ttl("tombstone:c:1").await;
             assert!((5000..=6000).contains(&ttl), "{ttl}");
-            // Review A7: a later leave with an earlier `copies_until` shortened it.
+            // Once, a later leave with an earlier `copies_until` shortened the tombstone.
             bench.call("leave copies_until=+100").await;
             assert!(bench.ttl("tombstone:c:1").await > 4000);
             bench.call("release special=+100~c:1:5/3000/L").await;
@@ -2053,8 +2055,8 @@ async fn a_tombstone_lives_past_the_last_copy_and_never_gets_shorter() {
     .await;
 }
 
-/// Found by the simulator, seed 1882455091970145: with clients of different settings the list expired before the sorted
-/// set. A waiter whose ticket was only in the sorted set got the answer "queued" and was never served.
+/// With clients of different settings the list once expired before the sorted set. A waiter whose ticket was only in
+/// the sorted set got the answer "queued", but nothing served it.
 #[tokio::test]
 async fn the_keys_of_a_queue_expire_together() {
     limit(async {
@@ -2086,7 +2088,7 @@ async fn the_keys_of_a_queue_expire_together() {
     .await;
 }
 
-/// P10: the keys of a queue whose clients are all silent end, but not while a server may stand still for a minute.
+/// P10: if all clients of a queue are silent its keys expire, but not while the server may be stalled for a minute.
 #[tokio::test]
 async fn a_poll_keeps_the_queue_for_more_than_a_minute() {
     limit(async {
@@ -2143,7 +2145,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
                     let foreign =
                         |dump: &[(String, Vec<String>)]| dump.iter().find(|(name, _)| *name == key(kind)).cloned();
                     match bench.try_call(call).await {
-                        // It did not need that key.
+                        // The script did not need that key.
                         Ok(_) => assert_eq!(foreign(&bench.dump().await), foreign(&before), "{what}"),
                         Err(error) => {
                             refused += 1;
@@ -2160,7 +2162,7 @@ async fn a_wrong_type_names_its_key_and_changes_nothing() {
     .await;
 }
 
-/// A10: two versions of the library never damage each other's locks. And foreign data is not changed.
+/// Two versions of the library never damage each other's locks, and no script changes foreign data.
 #[tokio::test]
 async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
     const HASH: [&str; 6] = ["acquire", "acquire mode=0", "poll caller=d", "force_unlock", "inspect", "poll waits=0"];
@@ -2192,7 +2194,7 @@ async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
                             bench.command("SET tokens 7").await;
                         }
                         if !holder.is_empty() {
-                            // A poll or a newcomer does not look at the queue of a lock that is held.
+                            // Neither a poll nor a newcomer looks at the queue of a held lock.
                             if kind == "lock" || call.starts_with("poll") || call.starts_with("acquire") {
                                 continue;
                             }
@@ -2213,7 +2215,6 @@ async fn a_newer_format_and_foreign_data_are_refused_by_name_and_not_changed() {
     .await;
 }
 
-/// What a release, a leave or a renewal does to a hash that is not a lock: nothing.
 #[tokio::test]
 async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
     limit(async {
@@ -2235,7 +2236,7 @@ async fn a_foreign_hash_is_not_ended_by_who_never_held_it() {
     .await;
 }
 
-/// A hand-over takes the last owner out before it writes the next one. Refused in between, it leaves a lock without an
+/// A hand-over takes out the last owner before it writes the next one. A refusal in between leaves a lock without an
 /// owner.
 #[tokio::test]
 async fn a_lock_without_an_owner_is_passed_on() {
@@ -2296,7 +2297,7 @@ async fn p2_the_next_token_is_above_the_clock_and_the_stored_one() {
     .await;
 }
 
-/// Review A11: the memory of the token can expire under a long hold. The hash remembers it as well.
+/// The stored token can expire during a long hold. The hash remembers the token as well.
 #[tokio::test]
 async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
     limit(async {
@@ -2313,7 +2314,7 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
                     assert_eq!(bench.number("GET tokens").await.to_string(), token, "{call}, {stored}");
                 }
             }
-            // An owner that asks for a first hold again.
+            // An owner asks for a first hold again.
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 4 9007199254740000").await;
             bench.command("DEL tokens").await;
@@ -2323,7 +2324,7 @@ async fn p2_the_token_of_the_hold_counts_when_the_stored_one_is_gone() {
     .await;
 }
 
-/// R16: what is there goes from one owner to another one under its token, and nothing else is given.
+/// R16: it moves a hold from one owner to another under the same token, and gives nothing else.
 #[tokio::test]
 async fn give_rows() {
     let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
@@ -2332,7 +2333,7 @@ async fn give_rows() {
     const LATE: &str = "give from=c:1 seq=5 token=7 to=h:0 lease=10000 not_after=+-9000";
     let rows = [
         give("nobody holds it", &[][..], DETACH, "lost", ""),
-        // P1: refused as late, a guard would go on without a hold.
+        // P1: if the script refused it as late, a guard would go on without a hold.
         give("nobody does any more, and it is late", &[], LATE, "lost", ""),
         give("another owner does", &["held d:1 4 7"], DETACH, "lost", "lock d:1=1 4,7,0,3000/L"),
         give("under another token", &["held c:1 4 8"], DETACH, "lost", "lock c:1=1 4,8,0,3000/L"),
@@ -2352,13 +2353,13 @@ async fn give_rows() {
             "lock h:0=1 1,7,0,3000/L | tombstone d:1=3",
         ),
     ];
-    // What is left of the lease differs the second time.
+    // The rest of the lease differs the second time.
     let given: [(&[&str], &str, &str); 5] = [
         (&["held c:1 4 7"], DETACH, "lock h:0=1 1,7,0,3000/L"),
         (&["held c:1 4 7", "HSET lock c:1 3"], DETACH, "lock h:0=1 1,7,0,3000/L"),
         (&["held h:0 1 7"], ATTACH, "lock d:1=1 3,7,0,3000/M"),
         (&["held h:0 1 7", "tombstone d:1 2"], ATTACH, "lock d:1=1 3,7,0,3000/M | tombstone d:1=2"),
-        // Late, and served before: so a refusal says that no copy was served.
+        // Late, but an earlier copy was served: a refusal must mean that none was.
         (&["held h:0 1 7"], LATE, "lock h:0=1 1,7,0,3000/L"),
     ];
     limit(async {
@@ -2382,7 +2383,7 @@ async fn give_rows() {
             bench.command("DEL tokens").await;
             bench.call(DETACH).await;
             assert_eq!(bench.command("GET tokens").await, Value::BulkString("7".into()), "P2");
-            // A shorter lease too: the longer one is not relied on any more.
+            // A shorter lease as well: nobody relies on the longer one any more.
             bench.call("give from=h:0 seq=3 token=7 to=d:1 attempt=3 lease=3000").await;
             assert!((2000..=3000).contains(&bench.ttl("lock").await));
             bench.call("release owner=d:1 seq=9 special=0:8:0").await;
@@ -2392,7 +2393,7 @@ async fn give_rows() {
     .await;
 }
 
-/// Q3: it raises for the holder alone, never lowers, and the next grant is above it.
+/// Q3: it raises the token for the holder only, and never lowers it; the next grant is above it.
 #[tokio::test]
 async fn raise_rows() {
     let raise = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
@@ -2407,7 +2408,7 @@ async fn raise_rows() {
             bench.check(&rows).await;
             bench.command("FLUSHALL").await;
             bench.prepare("held c:1 5 7").await;
-            // Ahead of the clock, as a token of another server may be.
+            // Ahead of the clock, as another server's token may be.
             let floor = 2_000_000_000_000_000_u64;
             for (raised_to, kept) in [(floor, floor), (floor - 1, floor), (floor + 5, floor + 5)] {
                 bench.call(&format!("raise token=7 floor={raised_to}")).await;
@@ -2422,7 +2423,7 @@ async fn raise_rows() {
     .await;
 }
 
-/// Q3, Q8: it is given if it is above the last one and not ahead of the clock by more than a lease.
+/// Q3, Q8: the script gives it if it is above the last token and not ahead of the clock by more than a lease.
 #[tokio::test]
 async fn a_proposed_token() {
     limit(async {
@@ -2466,7 +2467,7 @@ async fn a_proposed_token() {
     .await;
 }
 
-/// A renewal that names the tokens keeps their memory, and makes it again.
+/// A renewal that names the token's key extends its life, and creates it again if it is missing.
 #[tokio::test]
 async fn p2_a_renewal_keeps_the_memory_of_the_token() {
     limit(async {
@@ -2486,13 +2487,13 @@ async fn p2_a_renewal_keeps_the_memory_of_the_token() {
     .await;
 }
 
-/// The first grant in each 100 s sets the time to live, and the others keep it.
+/// The first grant in each 100 s sets the key's time to live. Later grants do not change it.
 #[tokio::test]
 async fn the_memory_of_the_token_is_kept_for_token_ttl_at_the_least() {
     limit(async {
         for mut bench in Bench::each().await {
             let (mut ttl, mut calls) = (0, 0);
-            // Once more if the 100 s end between two of these calls.
+            // Repeats if the 100 s end between two of these calls.
             while calls < 3 && ttl != 90_000 {
                 calls += 1;
                 bench.command("FLUSHALL").await;
@@ -2505,7 +2506,7 @@ async fn the_memory_of_the_token_is_kept_for_token_ttl_at_the_least() {
                 ttl = (bench.ttl("tokens").await + 999) / 1000 * 1000;
             }
             assert_eq!(ttl, 90_000);
-            // A token from before these 100 s.
+            // This token is from before these 100 s.
             let earlier = 1000 * bench.now().await - 100_000_000;
             bench.command(&format!("SET tokens {earlier} PX 90000")).await;
             bench.call("release seq=6").await;
@@ -2527,7 +2528,7 @@ const EVERY_CALL: [&str; 8] = [
     "inspect",
 ];
 
-/// The scripts have the flag allow-oom, so that a full server can still free locks.
+/// The scripts have the flag allow-oom, so that owners can still free locks on a full server.
 #[tokio::test]
 async fn a_full_server_runs_every_script() {
     limit(async {
@@ -2552,16 +2553,16 @@ async fn a_replica_refuses_every_script_that_writes() {
             let error = bench.try_call(call).await.expect_err(call);
             assert_eq!(error.code, "READONLY", "{call}: {error:?}");
         }
-        // It shows what is there, which those on call need the most where nothing can be changed.
+        // `inspect` works on a replica: operators need it most when nothing can be changed.
         bench.call("inspect").await;
     })
     .await;
 }
 
-/// A script that was refused between HSET and PEXPIRE leaves a hash without a lease. It must not stay held forever.
+/// If the server refuses a script between HSET and PEXPIRE, the hash has no lease. It must not stay held forever.
 #[tokio::test]
 async fn a_hash_without_a_lease_gets_one_from_the_next_caller() {
-    // D6: who only tries as well.
+    // An acquire that does not wait mends it too.
     for call in ["acquire owner=c:1", "acquire owner=c:1 mode=0", "poll tickets=c:1:5", "poll waits=0"] {
         for mut bench in Bench::each().await {
             bench.command("HSET lock x:1 1 !grant 5~7~0~0~3000/L").await;
@@ -2571,7 +2572,6 @@ async fn a_hash_without_a_lease_gets_one_from_the_next_caller() {
     }
 }
 
-/// D8: what cannot be read changes nothing, also where it stands behind one who cannot be reached.
 #[tokio::test]
 async fn an_unreadable_place_behind_an_unreachable_client_changes_nothing() {
     for call in ["release", "leave seq=4", "force_unlock", "acquire owner=c:1 seq=9 mode=0"] {
@@ -2587,7 +2587,7 @@ async fn an_unreadable_place_behind_an_unreachable_client_changes_nothing() {
     }
 }
 
-/// D8: the field of the grant was deleted by hand.
+/// An operator has deleted the field of the grant.
 #[tokio::test]
 async fn a_release_of_a_hash_without_its_grant_ends_it() {
     for mut bench in Bench::each().await {
@@ -2598,13 +2598,13 @@ async fn a_release_of_a_hash_without_its_grant_ends_it() {
     }
 }
 
-/// D1: a replica repeats what its primary publishes, also to the clients that it has from when it was the primary.
+/// A replica repeats the messages of its primary, even to the clients that it kept from its own time as the primary.
 #[tokio::test]
 async fn p1_who_cannot_be_reached_is_told_of_nothing() {
     use futures::StreamExt;
     limit(async {
         let mut bench = Bench::on(Server::start().await).await;
-        // As one who gets all of it and is no subscriber of the channel.
+        // Reads every message without being a subscriber of the channel.
         let mut all = bench.server().pubsub().await;
         all.psubscribe("fairlock:wake:*").await.unwrap();
         for step in ["held c:1 4 7", "waits x:1:2", "waits y:1:3", "waits d:1:5"] {
@@ -2617,7 +2617,7 @@ async fn p1_who_cannot_be_reached_is_told_of_nothing() {
     .await;
 }
 
-/// D10: tokens run ahead of a clock that was set back. The key lives as long as ever.
+/// Tokens run ahead of a clock that went back. The key must live as long as usual.
 #[tokio::test]
 async fn the_memory_of_a_token_ahead_of_the_clock_is_kept() {
     for mut bench in Bench::each().await {
@@ -2627,7 +2627,7 @@ async fn the_memory_of_a_token_ahead_of_the_clock_is_kept() {
     }
 }
 
-/// D12: neither makes a token, or a freeze, of what it cannot read.
+/// A script does not turn a value that it cannot read into a token or a freeze.
 #[tokio::test]
 async fn what_is_no_token_and_no_record_is_refused() {
     for mut bench in Bench::each().await {
@@ -2643,8 +2643,8 @@ async fn what_is_no_token_and_no_record_is_refused() {
     }
 }
 
-/// A list was deleted by hand. Whichever command of the call that begins the next one is refused: nothing would end a ticket
-/// that has no place, so none may stay.
+/// An operator has deleted the list. Whichever command the server refuses in the call that begins the next list, no
+/// ticket without a place may stay, because nothing would end it.
 #[tokio::test]
 async fn tickets_of_a_deleted_list_do_not_stay() {
     limit(async {
@@ -2664,8 +2664,8 @@ async fn tickets_of_a_deleted_list_do_not_stay() {
     .await;
 }
 
-/// P6: without the right to take out its ticket, a winner would keep its place, and win again as soon as it has given the lock
-/// back. Two abandoned waits passed it to each other for ever. Found by an attack.
+/// P6: without the right to take out its ticket, a winner would keep its place, and win again as soon as it has given
+/// the lock back. Two abandoned waits once passed the lock to each other forever.
 #[tokio::test]
 async fn p6_who_may_not_take_out_a_ticket_hands_nothing_over() {
     limit(async {
@@ -2693,8 +2693,8 @@ async fn p6_who_may_not_take_out_a_ticket_hands_nothing_over() {
     .await;
 }
 
-/// Dead places are marked in the list before they are taken out of it. Refused in between, the marks were no places, and every script
-/// refused the queue until it expired. Found by the simulator, seed 1000000000000100402.
+/// The script marks dead places in the list before it removes them. If the server refused it in between, no script
+/// could read the marks, and every script refused the queue until it expired.
 #[tokio::test]
 async fn p6_who_may_not_take_dead_places_out_leaves_a_queue_that_can_be_read() {
     limit(async {
@@ -2709,7 +2709,7 @@ async fn p6_who_may_not_take_dead_places_out_leaves_a_queue_that_can_be_read() {
             }
             bench.prepare("dead z").await;
             bench.is_refused_without("lrem", &format!("{acquire} max_waiters=3")).await;
-            // With its place, which a leave would take out, and in place of the dead one.
+            // It joins with its own place, which a leave would remove, and replaces the dead one.
             let next = bench.call(&format!("{acquire} owner=f:1 seq=9 max_waiters=4")).await;
             assert!(next.starts_with("queued "), "{next}");
             assert_eq!(bench.number("LLEN queue").await, 4);
@@ -2718,14 +2718,14 @@ async fn p6_who_may_not_take_dead_places_out_leaves_a_queue_that_can_be_read() {
     .await;
 }
 
-/// A client that was heard a moment ago gets a place and a ticket, and keeps its deadline. A client that was heard
-/// longer ago, or was passed over, gets a new deadline with its place: waits that are shorter than the poll interval
-/// must not kill it (P3).
+/// If the server received a request from the client a moment ago, a new place and ticket leave its deadline as it is.
+/// Otherwise, or if a script passed the client over, the place brings a new deadline: waits shorter than the poll
+/// interval must not kill it (P3).
 #[tokio::test]
 async fn a_new_place_is_a_sign_of_life_unless_its_client_was_heard_a_moment_ago() {
     limit(async {
         for mut bench in Bench::each().await {
-            // What is left of 60 s, whether it stays, and whether there is room.
+            // The rest of 60 s, whether the deadline stays, and `max_waiters`.
             for (left, stays, max_waiters) in
                 [(59_000, true, 100), (50_000, false, 100), (-59_000, false, 100), (59_000, false, 1)]
             {

@@ -3,7 +3,8 @@
 use crate::bench::{Bench, Row, check, flatten, key, pairs};
 use crate::support::{Server, limit};
 
-/// R1: a retry gets the same answer. R2: a late one is refused. R3: so is a copy after the leave. R6: those who wait come first.
+/// R1: a retry gets the same answer. R2: the script refuses a late request. R3: it also refuses a copy that arrives
+/// after the leave. R6: waiters come first.
 #[tokio::test]
 async fn acquire_rows() {
     check(&[
@@ -307,7 +308,7 @@ async fn acquire_rows() {
     .await;
 }
 
-/// The count and the weight are set: a retry gets the same answer.
+/// The script sets the count and the weight, so a retry gets the same answer.
 #[tokio::test]
 async fn release_rows() {
     check(&[
@@ -572,7 +573,7 @@ async fn leave_rows() {
     .await;
 }
 
-/// R8: which tickets wait, which hold the name, and which do neither.
+/// R8: it answers which tickets wait, which hold the name, and which do neither.
 #[tokio::test]
 async fn poll_rows() {
     check(&[
@@ -712,7 +713,7 @@ async fn renew_rows() {
     .await;
 }
 
-/// R16: what is there goes from one owner to another one with its token and its weight, and nothing else is given.
+/// R16: it moves a hold from one owner to another with its token and its weight, and gives nothing else.
 #[tokio::test]
 async fn give_rows() {
     let give = |what, before, call, reply, after| Row { what, before, call, reply, after, again: reply };
@@ -754,7 +755,7 @@ async fn give_rows() {
             "room 3 d:1=1,2,6,1,4,3000/L h:0=1,1,7,2,4,3000/L",
         ),
         give("late", &["holds c:1 4 7 2,4"], LATE, "late", "room 2 c:1=1,4,7,2,4,3000/L"),
-        // P1: a guard would go on without a hold.
+        // P1: if the script refused it, a guard would go on without a hold.
         give(
             "late, served before, and the lease of the handle is over: not a refusal",
             &["holds h:0 1 7 2,4 -5", BESIDE],
@@ -780,7 +781,7 @@ async fn give_rows() {
             after: "room 3 d:1=1,3,7,2,4,2000/M e:1=1,2,8,1,4,3000/L",
             again: "given * 2",
         },
-        // The summary fits: see `room_state`.
+        // The summary is right: see `room_state`.
         Row {
             what: "a shorter lease than what was left",
             before: &["holds h:0 1 7 2,4 60000", "holds e:1 2 8 1,4 60000"],
@@ -819,7 +820,7 @@ async fn give_rows() {
             bench.call("shared/give from=d:1 seq=9 token=7 to=h:1 lease=90000 terms=9,9,2000/M").await;
             assert!(bench.ttl("lock").await > 80_000, "the hash lives as long as the longest lease");
         }
-        // P1: the first copy was refused before it had set the key's time to live.
+        // P1: the server refused the first copy before it had set the key's time to live.
         for again in [ATTACH, "shared/acquire owner=d:1 seq=3", "shared/acquire owner=d:1 seq=4 mode=1:7"] {
             for mut bench in Bench::each().await {
                 bench.prepare("holds d:1 3 7 2,4 60000").await;
@@ -958,7 +959,7 @@ async fn inspect_rows() {
     .await;
 }
 
-/// All calls, of which each needs most of the keys.
+/// Each of these calls needs most of the keys.
 const CALLS: [&str; 12] = [
     "shared/acquire",
     "shared/acquire mode=0",
@@ -974,7 +975,7 @@ const CALLS: [&str; 12] = [
     "shared/inspect",
 ];
 
-/// Redis does not roll back, so a script reads all that it may refuse before its first write.
+/// Redis does not roll back, so a script reads everything that it may refuse before its first write.
 #[tokio::test]
 async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() {
     let damages = [
@@ -1002,7 +1003,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
                     for holder in ["c:1", "d:1", "nobody"] {
                         bench.command("FLUSHALL").await;
                         let foreign_hash = damage.starts_with("HSET lock") && !damage.contains("c:1");
-                        // The other keys are as they should be.
+                        // The other keys are valid.
                         if holder != "nobody" && !foreign_hash {
                             bench.prepare(&format!("holds {holder} 4 7 1,1 -5")).await;
                         }
@@ -1021,7 +1022,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
                         let what = format!("{call}, {damage}, held by {holder}");
                         let before = bench.dump().await;
                         match bench.try_call(call).await {
-                            // It did not need what is damaged.
+                            // The script did not need the damaged key.
                             Ok(_) => {
                                 let of = |dump: &[(String, Vec<String>)]| {
                                     dump.iter().find(|(name, _)| *name == key(kind)).cloned()
@@ -1045,7 +1046,7 @@ async fn what_is_not_of_fairlock_is_refused_by_its_key_and_nothing_is_changed() 
     .await;
 }
 
-/// That of a holder, or nothing.
+/// Returns the record of a holder, or an empty text.
 async fn record(bench: &mut Bench, owner: &str) -> String {
     flatten(bench.command(&format!("HGET lock {owner}")).await).concat().replace("(nil)", "")
 }
@@ -1056,7 +1057,7 @@ async fn many(bench: &mut Bench, count: usize, share: &str) {
     }
 }
 
-/// P2, P3: neighbours come in together, each with a token of its own, in their order; 32 in a call.
+/// P2, P3: a call lets up to 32 neighbours in together, in their order, each with its own token.
 #[tokio::test]
 async fn p2_p3_up_to_32_come_in_with_a_call_and_then_more_is_said() {
     limit(async {
@@ -1082,8 +1083,8 @@ async fn p2_p3_up_to_32_come_in_with_a_call_and_then_more_is_said() {
     .await;
 }
 
-/// A give is refused before its first write, or what it has taken from its owner counts no longer. Found by an attack: the units
-/// were counted until the lease was over.
+/// If the server refuses a give, either it has written nothing, or the units that it took from the owner no longer
+/// count. They once counted until the end of the lease.
 #[tokio::test]
 async fn p5_a_give_that_is_refused_keeps_nobody_out() {
     limit(async {
@@ -1097,7 +1098,7 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
             if right == "hset" {
                 assert_eq!(bench.dump().await, before);
             } else {
-                // As if the next command had been refused.
+                // As if the server had refused the next command.
                 bench.command("HDEL lock c:1").await;
                 assert_eq!(bench.call("shared/acquire owner=d:1 terms=2,2,3000/L").await, "held T 1 10000");
             }
@@ -1106,7 +1107,8 @@ async fn p5_a_give_that_is_refused_keeps_nobody_out() {
     .await;
 }
 
-/// A leave was refused after it had taken its owner out, and before it had counted that: the next copy counts anew. Found by an attack.
+/// The server refused a leave after it had removed its owner, and before it had counted that. The next copy counts
+/// again.
 #[tokio::test]
 async fn p5_a_leave_that_is_sent_again_counts_anew() {
     limit(async {
@@ -1124,8 +1126,8 @@ async fn p5_a_leave_that_is_sent_again_counts_anew() {
     .await;
 }
 
-/// Winners behind a place that stays are marked in the list before they are taken out of it. Refused in between, the marks were no
-/// places, and every script refused the queue until it expired. Found by the simulator, seed 1000000000000005265.
+/// If a place stays in front of the winners, the script marks them before it removes them from the list. If the server
+/// refused it in between, no script could read the marks, and every script refused the queue until it expired.
 #[tokio::test]
 async fn p6_who_may_not_take_a_place_out_leaves_a_queue_that_can_be_read() {
     limit(async {
@@ -1139,7 +1141,7 @@ async fn p6_who_may_not_take_a_place_out_leaves_a_queue_that_can_be_read() {
         assert!(bench.call("shared/poll caller=d waits=1").await.starts_with("shared 0 1 3 "));
         assert!(bench.call("shared/release owner=d:1 seq=9").await.starts_with("freed "));
         assert!(bench.call("shared/release owner=d:2 seq=9").await.starts_with("freed "));
-        // The places that are left have no tickets, and the next winner takes them along.
+        // The remaining places lack tickets, and the next winner takes them along.
         assert_eq!(bench.call("shared/acquire owner=e:1 terms=2,2,3000/L").await, "held T 1 10000");
     })
     .await;
@@ -1156,7 +1158,7 @@ async fn p3_a_reader_behind_a_writer_waits() {
             assert!(bench.call(&acquire("d:3", 1)).await.starts_with("queued "));
             let token = record(&mut bench, "d:1").await;
             let token = token.split(' ').nth(3).unwrap();
-            // Past them: what it has already.
+            // A nested acquire goes past them.
             let nested = format!("{} mode=1:{token} seq=6", acquire("d:1", 1));
             assert_eq!(bench.call(&nested).await, "held T 2 10000");
             bench.call("shared/release owner=d:1 seq=9").await;
@@ -1173,7 +1175,7 @@ async fn p3_a_reader_behind_a_writer_waits() {
     .await;
 }
 
-/// A heavy crowd of the dead costs several calls, each with a bound.
+/// Many dead holders cost several calls, and each call has a bound.
 #[tokio::test]
 async fn at_most_256_ended_holders_are_taken_out_in_a_call() {
     limit(async {
@@ -1181,7 +1183,7 @@ async fn at_most_256_ended_holders_are_taken_out_in_a_call() {
             for number in 0..600 {
                 bench.prepare(&format!("holds x:{number} 4 {number} 1,600 -5")).await;
             }
-            // All of it is needed, so that the first calls find no room.
+            // The call needs all units, so the first calls find no room.
             for (reply, left) in [("busy 1", 344), ("busy 1", 88), ("held T 1 10000", 1)] {
                 assert_eq!(bench.call("shared/acquire mode=0 terms=600,600,3000/L").await, reply);
                 assert_eq!(pairs(bench.command("HGETALL lock").await).len(), left + 1, "{reply}");
@@ -1226,7 +1228,7 @@ async fn p6_a_grant_ends_with_its_client_and_the_hash_with_the_longest_lease() {
                 assert!((least..=most).contains(&left), "{owner}: {left}");
             }
             assert!((3000..=5000).contains(&bench.ttl("lock").await));
-            // A longer lease moves its end, a shorter one does not.
+            // A longer lease moves the end of the key; a shorter one does not.
             bench.call("shared/acquire owner=y:1 lease=40000 terms=1,3,3000/L mode=0").await;
             bench.call("shared/acquire owner=y:2 lease=1000 terms=1,4,3000/L mode=0").await;
             assert!((38_000..=40_000).contains(&bench.ttl("lock").await));
@@ -1235,7 +1237,7 @@ async fn p6_a_grant_ends_with_its_client_and_the_hash_with_the_longest_lease() {
     .await;
 }
 
-/// P3: a server that stood still takes nobody's place.
+/// P3: nobody loses a place because the server stalled.
 #[tokio::test]
 async fn p3_a_silence_of_all_clients_is_forgiven() {
     limit(async {
@@ -1256,7 +1258,7 @@ async fn p3_a_silence_of_all_clients_is_forgiven() {
     .await;
 }
 
-/// P2: over the end of what is stored, and a clock that went back.
+/// P2: even after the stored token has expired, and after the clock went back.
 #[tokio::test]
 async fn p2_the_last_token_counts_when_the_stored_one_is_gone() {
     limit(async {

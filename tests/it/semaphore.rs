@@ -1,5 +1,5 @@
-//! Semaphores: the promises restated for permits, and what users know from Redisson's RPermitExpirableSemaphore and Curator's
-//! InterProcessSemaphoreV2.
+//! Semaphores: the promises restated for permits, and what users expect from Redisson's RPermitExpirableSemaphore and
+//! Curator's InterProcessSemaphoreV2.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn wait_for_waiters(gate: &FairSemaphore, waiters: u64) {
     eventually("they wait", async || counts(gate).await.1 == waiters).await;
 }
 
-/// Waits for that many permits, then sends its number, and releases them.
+/// Waits for that many permits, sends its number, and releases the permits.
 fn wait_in_line(
     gate: &FairSemaphore,
     permits: u32,
@@ -87,7 +87,7 @@ async fn p1_valid_weights_never_exceed_the_limit_over_several_processes() {
     .await;
 }
 
-/// Lost replies and connections, callers that give up, and permits that are dropped and shrunk.
+/// Lost replies and connections, callers that give up, and permits that shrink or drop.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_valid_weights_never_exceed_the_limit_under_faults() {
     let works = |client: LockClient, inside: Arc<Inside>, mut random: Random| async move {
@@ -134,7 +134,7 @@ async fn p2_tokens_differ_and_later_ones_are_greater() {
     .await;
 }
 
-/// A heavy one at the front blocks those behind it, whatever they want.
+/// A heavy waiter at the front blocks all later ones, whatever they want.
 #[tokio::test]
 async fn p3_weighted_order() {
     on_each_store(async |store| {
@@ -148,7 +148,7 @@ async fn p3_weighted_order() {
             wait_for_waiters(&gates[0], number as u64 + 1).await;
         }
         assert!(gates[1].try_acquire().await.unwrap().is_busy(), "it would overtake");
-        // One fits, and the four behind it do not: the rest waits, although there is room for two.
+        // One fits, and the heavy waiter of four after it does not: all others wait, although there is room for two.
         held.shrink_to(3).await.unwrap();
         assert_eq!(served.recv().await, Some(0));
         wait_for_waiters(&gates[0], 5).await;
@@ -191,7 +191,7 @@ async fn p3_turns_over_four_clients_come_in_their_order() {
     .await;
 }
 
-/// Whatever becomes of the replies: what is in use is what the living permits have.
+/// Whatever happens to the replies, the permits in use are those of the living guards.
 #[tokio::test]
 async fn p4_used_is_the_sum_after_lost_replies() {
     on_a_server(async |server| {
@@ -244,7 +244,7 @@ async fn p5_calls_dropped_after_any_of_their_first_polls_leave_nothing() {
     .await;
 }
 
-/// A heavy waiter at the front that gives up lets those behind it in.
+/// If a heavy waiter at the front gives up, the waiters after it come in.
 #[tokio::test]
 async fn p5_a_heavy_waiter_that_gives_up_makes_room_at_once() {
     in_virtual_time(async |server| {
@@ -286,7 +286,8 @@ async fn p5_a_heavy_waiter_that_gives_up_makes_room_at_once() {
     .await;
 }
 
-/// An unreachable client is passed over at once, also if it would not fit; a client that died silently costs a `waiter_ttl`.
+/// Waiters pass an unreachable client at once, even if its request would not fit; a client that died silently costs a
+/// `waiter_ttl`.
 #[tokio::test]
 async fn p6_dead_and_unreachable_waiters() {
     limit(async {
@@ -304,7 +305,8 @@ async fn p6_dead_and_unreachable_waiters() {
         proxy.refuse(true);
         proxy.reset_all();
         proxy.assert_no_connections().await;
-        // No hand-over happens here: the next poll of the living one, or another call, finds that the first is unreachable.
+        // No hand-over happens here: the next poll of the live client, or another call, finds that the first waiter is
+        // unreachable.
         assert_eq!(served.recv().await, Some(1));
         light.await.unwrap();
         heavy.abort();
@@ -338,7 +340,8 @@ async fn p6_dead_and_unreachable_waiters() {
     .await;
 }
 
-/// Each has a lease of its own: the living keep theirs, and the permits of the dead one come back when its lease ends.
+/// Each holder has its own lease: live holders keep theirs, and the permits of the dead one come back when its lease
+/// ends.
 #[tokio::test]
 async fn p7_a_dead_holder_among_living_ones() {
     limit(async {
@@ -426,7 +429,7 @@ async fn p9_all_waiters_get_through_when_every_push_is_lost() {
         let gate = client.semaphore(NAME, 8);
         let held = gate.acquire_many(8).await.unwrap();
         let (order, mut served) = mpsc::unbounded_channel();
-        // More of them than one poll carries, so that all have to be looked for.
+        // More waiters than one poll names, so the client has to look for all of them.
         let waits: Vec<_> = (0..40).map(|number| wait_in_line(&gate, 1, number, &order)).collect();
         wait_for_waiters(&gate, 40).await;
         let begun = Instant::now();
@@ -466,8 +469,8 @@ async fn p9_waiting_costs_one_poll_for_all_in_each_interval() {
     .await;
 }
 
-/// A gate that was never limited leaves a token behind, which expires; `on_each_store` looks. A set number stays until it is
-/// taken back.
+/// A gate that never got a limit for all clients leaves only a token, which expires; `on_each_store` checks this. A set
+/// limit stays until an operator removes it.
 #[tokio::test]
 async fn p10_a_set_number_stays_and_all_else_goes() {
     on_each_store(async |store| {
@@ -539,7 +542,7 @@ async fn more_than_1024_holders_wait() {
     .await;
 }
 
-/// A lock, a semaphore and a read-write lock of one name have nothing to do with each other, in each direction.
+/// A lock, a semaphore and a read-write lock of one name are independent of each other.
 #[tokio::test]
 async fn one_name_used_as_three_kinds_at_once() {
     on_each_store(async |store| {
@@ -552,7 +555,7 @@ async fn one_name_used_as_three_kinds_at_once() {
         assert_eq!(lock.status().await.unwrap().holder.unwrap().token, guard.token());
         assert_eq!(gate.status().await.unwrap().used, 2);
         assert_eq!(document.status().await.unwrap().writer.unwrap().token, writing.token());
-        // One is taken away, and one has a number for all: the others go on.
+        // An operator ends one hold and sets a limit on another name: the others go on.
         assert!(lock.force_unlock().await.unwrap());
         gate.set_permits(Some(0)).await.unwrap();
         let again = lock.lock().await.unwrap();
@@ -569,7 +572,7 @@ async fn one_name_used_as_three_kinds_at_once() {
     .await;
 }
 
-/// A rolling change of the configuration: each is judged by its own number.
+/// A rolling change of the configuration: each client's calls follow its own limit.
 #[tokio::test]
 async fn clients_with_different_limits_work_together_and_a_set_number_wins() {
     in_virtual_time(async |server| {
@@ -605,7 +608,8 @@ async fn clients_with_different_limits_work_together_and_a_set_number_wins() {
     .await;
 }
 
-/// A closed gate: no caller gets in until it is opened, over a restart with the data too. Lost data opens it.
+/// A paused gate: no caller gets in until it is opened, even after a restart with the data. A loss of the data opens
+/// it.
 #[tokio::test]
 async fn a_paused_gate_after_a_restart_with_and_without_data() {
     limit(async {
@@ -645,7 +649,8 @@ async fn a_paused_gate_after_a_restart_with_and_without_data() {
     .await;
 }
 
-/// Curator's and Redisson's users acquire many at once, also in one task and in one scope. No permit is re-entered.
+/// Users of Curator and Redisson acquire many permits at once, even in one task and in one scope. Permits are never
+/// re-entered.
 #[tokio::test]
 async fn join_all_of_acquires_takes_a_permit_for_each() {
     on_each_store(async |store| {
@@ -670,7 +675,7 @@ async fn join_all_of_acquires_takes_a_permit_for_each() {
     .await;
 }
 
-/// Redisson: a permit has an id, which anybody may use to release it, and a lease. Here the id is its token.
+/// In Redisson a permit has a lease, and an id with which anybody may release it. Here the token is the id.
 #[tokio::test]
 async fn a_permit_with_a_lease_ends_by_itself_and_can_be_taken_back_by_its_token() {
     in_virtual_time(async |server| {
@@ -690,7 +695,7 @@ async fn a_permit_with_a_lease_ends_by_itself_and_can_be_taken_back_by_its_token
     .await;
 }
 
-/// Curator: the leases of a client that is closed come back at once.
+/// Like Curator: the permits of a closed client come back at once.
 #[tokio::test]
 async fn a_closed_client_gives_its_permits_back_and_leaves_the_queue() {
     on_each_store(async |store| {
@@ -711,7 +716,7 @@ async fn a_closed_client_gives_its_permits_back_and_leaves_the_queue() {
     .await;
 }
 
-/// R15, for each permit: a server that takes over is behind, and brings back what was released.
+/// R15, for each permit: a server that takes over has older data, and brings released permits back.
 #[tokio::test]
 async fn p5_permits_that_an_older_file_brings_back_are_released_again() {
     limit(async {
@@ -739,7 +744,7 @@ async fn p5_permits_that_an_older_file_brings_back_are_released_again() {
     .await;
 }
 
-/// A future that is not polled when its turn comes costs the others 250 ms, and not a lease.
+/// If a future is not polled when its turn comes, it costs the others 250 ms, not a lease.
 #[tokio::test]
 async fn p6_a_future_that_rests_is_passed_over() {
     in_virtual_time(async |server: &Embedded| {
@@ -781,7 +786,8 @@ async fn several_masters_are_refused_at_the_first_call() {
     .await;
 }
 
-/// A task that waits for permits which it holds itself never gets them; a task that takes several of enough does no harm.
+/// A task that waits for permits which it holds itself never gets them. A task that takes several of enough permits
+/// does no harm.
 #[tokio::test]
 async fn a_task_that_waits_for_its_own_permits_is_warned_of() {
     let logged = Collect::default();
@@ -792,7 +798,7 @@ async fn a_task_that_waits_for_its_own_permits_is_warned_of() {
             let gate = client.semaphore(NAME, 3);
             let held = gate.acquire_many(2).await.unwrap();
             let others = client.semaphore(NAME, 3).with_lease(40 * SECOND).acquire().await.unwrap();
-            // The other one is this task's too, but its lease ends.
+            // This task holds the other permit too, but the lease of that one ends.
             let second = gate.acquire().await.unwrap();
             assert!(!others.is_valid());
             let never = gate.acquire_many_timeout(2, 100 * SECOND).await;
@@ -805,7 +811,7 @@ async fn a_task_that_waits_for_its_own_permits_is_warned_of() {
     assert!(logged.saw("WARN", "this task waits for permits while it holds others"));
 }
 
-/// R7: a message is trusted, also while others of the same client get permits all the time. Each turn is two requests.
+/// R7: the client trusts a message even while its other calls keep getting permits. Each turn costs two requests.
 #[tokio::test]
 async fn hand_overs_cost_no_question() {
     in_virtual_time(async |server| {
@@ -831,7 +837,7 @@ async fn hand_overs_cost_no_question() {
     .await;
 }
 
-/// `strict_restart`: what may be held on a server that has forgotten it is not given to others.
+/// `strict_restart`: a server that may have forgotten holds does not give them to others.
 #[tokio::test(start_paused = true)]
 async fn p1_a_server_that_was_started_anew_grants_no_permits_until_the_longest_lease_is_over() {
     let lease = 3 * SECOND;
@@ -864,7 +870,7 @@ async fn p1_a_server_that_was_started_anew_grants_no_permits_until_the_longest_l
     }
 }
 
-/// P8: with an answer that does not come the client goes on trying, but not for what it holds no longer.
+/// P8: without an answer the client keeps trying, but not for a hold that it has lost.
 #[tokio::test]
 async fn p8_what_shrinks_or_downgrades_while_its_lease_ends_is_lost() {
     in_virtual_time(async |server| {

@@ -1,4 +1,4 @@
-//! Servers that Sentinels watch: which Sentinels the client believes, and the errors of connecting.
+//! Servers that Sentinels watch: which Sentinels the client believes, and errors of connecting.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn a_planned_failover_is_followed() {
             "{:?}",
             said.lines()
         );
-        // The hold went along, and is renewed there.
+        // The hold moved along, and the client renews it there.
         assert!(held.is_valid());
         held.unlock().await.unwrap();
         eventually("nothing is subscribed at the old one", async || has_channels(&all.primary).await == Ok(false))
@@ -55,7 +55,7 @@ async fn role(server: &Server) -> RedisResult<String> {
     redis::from_redis_value(role[0].clone()).map_err(Into::into)
 }
 
-/// Sentinel closes all connections of a server that changes its role: also this one.
+/// Opens its own connection, because Sentinel closes all connections of a server that changes its role.
 async fn ask<T: FromRedisValue>(server: &Server, command: &redis::Cmd) -> RedisResult<T> {
     let mut redis = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
     command.query_async(&mut redis).await
@@ -68,10 +68,10 @@ async fn the_majority_is_believed() {
         let sentinels = [watching(&other).await, watching(&believed).await, watching(&believed).await];
         let client = Timing::default().connect(&url(&sentinels, "mymaster")).await;
         client.lock("x").lock().await.unwrap().unlock().await.unwrap();
-        // E9: words about the Sentinels stood there too.
+        // The address must not contain words about the Sentinels.
         assert_eq!(client.state().servers[0].address, format!("127.0.0.1:{}", believed.port()));
         assert_eq!((believed.keys().await.len(), other.keys().await.len()), (1, 0));
-        // It stays although no majority is left to ask.
+        // The client stays there although it can ask no majority any more.
         for sentinel in &sentinels[1..] {
             sentinel.kill().await;
         }
@@ -112,7 +112,7 @@ async fn what_is_wrong_is_told_by_its_name() {
         assert!(error.to_string().contains("redis-sentinel://"), "{error}");
         let error = refused(&format!("redis-sentinel://127.0.0.1:{}/mymaster", free_port())).await.to_string();
         assert!(error.contains("no server listens"), "{error}");
-        // Sentinels that name an address where nothing is.
+        // Sentinels that name an address where no server listens.
         server.kill().await;
         let error = refused(&url(&sentinels, "mymaster")).await;
         let text = error.to_string();
@@ -129,7 +129,7 @@ async fn a_replica_is_no_primary() {
         let replica = Server::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await;
         let error = refused(&replica.url()).await;
         assert!(matches!(error, ConnectError::ReadOnly), "{error:?}");
-        // It would serve writes, and lose them with the next synchronization (P1).
+        // It would serve writes, and lose them at the next synchronization (P1).
         command(&replica, &["CONFIG", "SET", "replica-read-only", "no"]).await;
         let timing = Timing::default();
         let error = timing.builder().strict_restart(timing.lease).connect(replica.url()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Losses and silence that only a look at the server, or at the connection, finds.
+//! Losses and silence that only a request to the server, or a check of the connection, reveals.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use fairlock::{LockClient, LockError, Loss, Owner};
 
 use crate::support::{Collect, Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
-/// No renewal comes within a test.
+/// No renewal comes during a test.
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 fn client_of_long_leases() -> fairlock::LockClientBuilder {
@@ -37,7 +37,7 @@ async fn a_fixed_lease_that_was_forced_while_the_connection_was_cut_is_lost_afte
     .await;
 }
 
-/// Also if the server has less: a failover may have lost the request that set it (R15).
+/// Even if the server has a shorter lease: a failover may have lost the request that set it (R15).
 #[tokio::test]
 async fn a_check_after_a_reconnect_gives_a_fixed_lease_what_is_left_of_it_and_no_more() {
     limit(async {
@@ -72,7 +72,7 @@ async fn a_half_open_connection_costs_no_lease() {
         let client = timing.connect(&proxy.url()).await;
         let guard = client.lock("x").lock().await.unwrap();
         proxy.cut_silently();
-        // A new connection has renewed it: more is left than the old one could have given.
+        // A new connection has renewed the lease: more is left than the old connection could have given.
         eventually("it is renewed", async || {
             assert!(guard.is_valid(), "the lease was lost to a half-open connection");
             guard.valid_for() > Duration::from_millis(7_500) && client.lock("y").is_locked().await.is_ok()
@@ -107,7 +107,7 @@ async fn a_call_in_the_way_of_a_silent_server_does_not_mean_that_the_lock_is_hel
     .await;
 }
 
-/// It is this client that gave the connection up.
+/// The client itself gave up the connection.
 #[tokio::test]
 async fn silence_is_not_told_as_a_connection_that_was_closed() {
     limit(async {
@@ -122,7 +122,7 @@ async fn silence_is_not_told_as_a_connection_that_was_closed() {
     .await;
 }
 
-/// The server had said that others have the lock, before it was silent or gone.
+/// The server answered that others had the lock, before it became silent or went down.
 #[tokio::test]
 async fn a_wait_that_ends_while_the_server_is_silent_or_down_says_so() {
     for is_down in [false, true] {
@@ -149,7 +149,7 @@ async fn a_wait_that_ends_while_the_server_is_silent_or_down_says_so() {
     }
 }
 
-/// Whatever the cause is.
+/// Whatever the cause.
 #[tokio::test]
 async fn each_lost_lock_is_one_warning() {
     limit(async {

@@ -1,9 +1,9 @@
-//! R13: on a cluster that moves a slot, a script runs as a whole or not at all.
+//! R13: while a cluster moves a slot, a script runs as a whole or not at all.
 //!
-//! In such a slot Redis routes each command of a script anew. A key that is not there, or not there any more, is then
-//! "Script attempted to access a non local key", and what the script did before stays. So every script runs here over
-//! every state of its keys, on both nodes of a cluster that moves their slot. It either refuses before anything ran, or
-//! does the same as in a slot that rests.
+//! In such a slot Redis routes each command of a script separately. If a key is missing, or the script has deleted it,
+//! the command fails with "Script attempted to access a non local key", and earlier commands keep their effect. So this
+//! test runs every script over every state of its keys, on both nodes of a cluster that moves their slot. The script
+//! must either refuse before any command, or do the same as in a slot that does not move.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -19,12 +19,12 @@ use redis::{RedisResult, Value};
 use crate::bench::{SCRIPTS, flatten, key};
 use crate::support::{Server, eventually, limit_to};
 
-/// A node of the cluster. Its server ends with it.
+/// A node of the cluster, with its server.
 struct Node {
     server: Server,
     redis: MultiplexedConnection,
     id: String,
-    /// Clients `d` and `e` hear of their grants, as `c`, the caller, would; `x` and `w` do not.
+    /// Messages reach the clients `d` and `e`, as they would reach the caller `c`; they do not reach `x` and `w`.
     _subscribed: PubSub,
 }
 
@@ -38,7 +38,7 @@ impl Node {
         Self { server, redis, id, _subscribed: subscribed }
     }
 
-    /// Sends all of them at once. An error is a reply like any other.
+    /// Sends all commands at once. An error is a reply like any other.
     async fn pipe(&mut self, commands: &[Words]) -> Vec<Outcome> {
         let mut pipe = redis::pipe();
         for words in commands {
@@ -61,21 +61,20 @@ fn words(text: &str) -> Words {
     text.split(' ').map(ToOwned::to_owned).collect()
 }
 
-/// Two nodes. The slot of the name is on its way from the first, which has all slots, to the second.
+/// Two nodes. The first has all slots, and the slot of the name is on its way from the first to the second.
 struct Cluster {
     source: Node,
     target: Node,
     slot: String,
 }
 
-/// Where a script runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     /// A slot that does not move.
     Rest,
     /// The node that the slot leaves.
     Source,
-    /// The node that gets it, over ASK.
+    /// The node that receives the slot, over ASK.
     Target,
 }
 
@@ -108,7 +107,7 @@ impl Cluster {
         Self { source, target, slot }
     }
 
-    /// Makes the state, looks at it, runs the script, and looks again.
+    /// Makes the state, reads it, runs the script, and reads the state again.
     async fn run(&mut self, at: At, state: &[Words], script: &Words) -> Run {
         let setslot = |how: &str| words(&format!("CLUSTER SETSLOT {} {how}", self.slot));
         let mut commands = vec![words("FLUSHALL")];
@@ -166,7 +165,7 @@ struct Run {
 
 const TOMBSTONE: &str = "tombstone:c:1";
 
-/// Reads all that the keys hold, and how long they live.
+/// The commands that read the contents of the keys, and their times to live.
 static READS: LazyLock<Vec<Words>> = LazyLock::new(|| {
     let contents = [
         format!("HGETALL {}", key("lock")),
@@ -187,7 +186,7 @@ fn contents(replies: Vec<Outcome>) -> Vec<String> {
     for (index, reply) in replies.into_iter().enumerate() {
         let reply = flatten(reply.expect("a key can be read"));
         texts.push(match index {
-            // Hash and sorted set have no order that matters.
+            // The order in a hash or a sorted set does not matter.
             0 | 2 => {
                 let mut pairs: Vec<_> = reply.chunks(2).map(|pair| pair.join("=")).collect();
                 pairs.sort();
@@ -199,7 +198,7 @@ fn contents(replies: Vec<Outcome>) -> Vec<String> {
     texts
 }
 
-/// Whether two runs did the same: all is equal but for times.
+/// Whether two runs did the same: everything is equal except times.
 fn alike(one: &[String], other: &[String]) -> bool {
     fn numbers(text: &str) -> (String, Vec<i64>) {
         let mut form = String::new();
@@ -222,7 +221,7 @@ fn alike(one: &[String], other: &[String]) -> bool {
     let near = |(one, other): (&i64, &i64)| {
         let most = match one.min(other) {
             ..500 => 0,
-            // What is left of a lease.
+            // The rest of a lease.
             500..1_000_000_000 => 400,
             // Seconds and milliseconds since 1970.
             1_000_000_000..1_000_000_000_000_000 => 10_000,
@@ -238,7 +237,7 @@ fn alike(one: &[String], other: &[String]) -> bool {
         })
 }
 
-/// Leaves out the microseconds in the field `!grant`, any number up to a million.
+/// Removes the microseconds in the field `!grant`, any number up to a million.
 fn without_clock(text: &str) -> String {
     let Some((head, grant)) = text.split_once("!grant=") else { return text.to_owned() };
     let kept: Vec<_> = grant.split(' ').enumerate().filter(|(index, _)| *index != 3).map(|(_, word)| word).collect();
@@ -257,16 +256,16 @@ fn without_time(reply: Value) -> Vec<String> {
 
 // ---- the states
 
-/// A token that is behind the clock, and a token that is ahead of it: then the clock has gone back.
+/// A token that is lower than the clock, and one that is ahead of it, as after the clock went back.
 const TOKENS: [&str; 2] = ["7", "9007199254700000"];
 
-/// What the keys of the name hold, as one state.
+/// One state of all keys of the name.
 struct State {
     /// `-`, or OWNER SEQ HOLDS.
     lock: &'static str,
     /// One letter for each place: see `place`. A number before it repeats it.
     queue: String,
-    /// Which of list and sorted set are left out, though there is a queue.
+    /// Which key is missing although there is a queue: the list or the sorted set.
     without: &'static str,
     token: &'static str,
     tokens: bool,
@@ -280,7 +279,8 @@ impl State {
         format!("lock {lock}, queue {queue:?} without {without:?}, tokens {tokens}, tombstone {tombstone:?}")
     }
 
-    /// The commands that make it. `is_shared`: of a semaphore, whose limit is set where the last token is known.
+    /// The commands that make the state. `is_shared`: for a semaphore; it has a limit for all clients if the last token
+    /// is known.
     fn commands(&self, is_shared: bool) -> Vec<Words> {
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
         let mut commands = Vec::new();
@@ -317,7 +317,7 @@ impl State {
         if self.queue.contains('!') {
             scores.insert("!skip".into(), "40".into());
         }
-        // The last writer to the sorted set has its client there: only a later writer takes it out.
+        // The last writer to the sorted set left its client there, and only a later writer removes it.
         let has_client = scores.keys().any(|member| !member.contains([':', '!']));
         if !scores.is_empty() && !has_client {
             scores.insert("e".into(), (now + 20_000).to_string());
@@ -345,21 +345,21 @@ impl State {
 fn place(kind: char, now: i64, places: &mut Words, scores: &mut BTreeMap<String, String>) {
     let seq = 10 + places.len();
     let (client, score) = match kind {
-        // Alive, and reachable.
+        // Alive and reachable.
         'd' => ("d", Some(now + 20_000)),
-        // Dead: not heard for too long.
+        // Dead: silent for too long.
         'z' => ("z", Some(now - 1000)),
         // Dead: forgotten.
         'y' => ("y", None),
-        // Alive, but no message reaches it, which is not noted yet.
+        // Alive, but no message reaches it, and no script has noted that yet.
         'x' => ("x", Some(now + 20_000)),
         // The same, and noted.
         'w' => ("w", Some(-now - 20_000)),
-        // Left; its place is still there.
+        // Has left, but its place remains.
         'e' => ("e", Some(now + 20_000)),
-        // The caller's client: the attempt of the calls, and then others.
+        // The caller's client: first the attempt of the calls, and then others.
         'c' => ("c", Some(now + 20_000)),
-        // A note that the first ones need not be looked at.
+        // A note that no script needs to look at the first places.
         '!' => return,
         _ => panic!("no such kind of place: {kind}"),
     };
@@ -383,16 +383,17 @@ fn states() -> Vec<State> {
         queues.extend("dzxec".chars().map(|second| format!("{first}{second}")));
     }
     let longer = ["zzd", "xcd", "zxcd", "eec", "dcd", "cdc", "zyxwe", "zyxwedc"];
-    // With a note, in the middle of many, and beyond what one call clears or looks at.
+    // With a note, in the middle of many, and more than one call clears or looks at.
     let many = ["40z", "40zd", "40xcd", "!40wcd", "!40wzc", "!40zc", "140z", "140zd", "140zc", "2100wd"];
     queues.extend(longer.into_iter().chain(many).map(ToOwned::to_owned));
     let mut states = Vec::new();
-    // All keys are there, as far as there is a queue.
+    // All keys exist, as far as there is a queue.
     for queue in &queues {
         for lock in LOCKS {
             for token in TOKENS {
                 for seq in ["4", "9"] {
-                    // All of it with a short queue; with a longer one what matters to who is next.
+                    // Every combination with a short queue; with a longer one only those that matter to the choice of
+                    // the next holder.
                     let is_vast = queue.contains("00");
                     let matters = match queue.len() {
                         0 | 1 => true,
@@ -409,7 +410,7 @@ fn states() -> Vec<State> {
             }
         }
     }
-    // Each key is there or not.
+    // Each key is present or missing.
     for queue in ["", "d", "zc"] {
         for lock in ["-", "c:1 4 1", "d:1 2 1"] {
             for without in ["", "q", "d"] {
@@ -434,12 +435,12 @@ struct Call {
     script: &'static str,
     what: &'static str,
     keys: &'static [&'static str],
-    /// Behind the number of the request. `+N` stands for N ms from now, `+Nus` for that in us, TOKEN for the token of
-    /// the hold.
+    /// After the number of the request. `+N` means N ms from now, `+Nus` the same in µs, and TOKEN the token of the
+    /// hold.
     args: &'static [&'static str],
 }
 
-/// Of one permit of five.
+/// One permit of five.
 const TERMS: &str = "1,5,3000/L";
 const SHARED_FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", "limit"];
 const SHARED_SIX: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE, "limit"];
@@ -447,7 +448,7 @@ const FOUR: &[&str] = &["lock", "queue", "deadlines", "tokens"];
 const FIVE: &[&str] = &["lock", "queue", "deadlines", "tokens", TOMBSTONE];
 const SETTINGS: &str = "6000 5000 60000 fairlock:wake:";
 
-/// All scripts, with arguments as proto/src/requests sends them.
+/// All scripts, with arguments in the form that proto/src/requests sends.
 const CALLS: [Call; 37] = {
     const fn call(
         script: &'static str,
@@ -546,12 +547,12 @@ impl Call {
         command
     }
 
-    /// Whether this call can distinguish these states.
+    /// Whether the result of this call can depend on what is special about this state.
     fn needs(&self, state: &State) -> bool {
         let is_short = state.queue.len() < 2;
         // Only an acquire reads the tombstone.
         let by_tombstone = self.script.ends_with("acquire") && is_short || state.tombstone != Some("9");
-        // The next token matters only to scripts that pass the lock on.
+        // Only scripts that pass the lock on use the next token.
         let passes_on = self.keys.contains(&"queue") && self.keys.contains(&"tokens");
         let by_token = passes_on || state.token == TOKENS[0];
         let by_queue = passes_on && self.what != "late" || is_short;
@@ -563,17 +564,16 @@ impl Call {
 
 #[derive(Default)]
 struct Found {
-    /// How often a script ran normally, by call and node.
+    /// How often each call ran to its end, by call and node.
     ran: BTreeMap<(String, &'static str), u32>,
     refused: u32,
     states: usize,
-    /// Something was done, and then there was an error.
+    /// The script did something and then failed.
     half_done: Vec<(&'static str, String)>,
-    /// A refusal that changed something, or an effect other than in a slot that rests.
+    /// A refusal that changed something, or an effect that differs from the effect in a slot that does not move.
     wrong: Vec<String>,
 }
 
-/// Runs each of the calls over each of the states.
 async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call], states: &[&State]) -> Found {
     let mut cluster = Cluster::start().await;
     let mut hashes = BTreeMap::new();
@@ -586,7 +586,7 @@ async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call], state
     let mut found = Found { states: states.len(), ..Found::default() };
     for state in states {
         for call in calls.iter().filter(|call| call.needs(state)) {
-            // What the call does in a slot that rests.
+            // The effect of the call in a slot that does not move.
             let mut rest: Option<Rest> = None;
             for (at, node) in [(At::Source, "source"), (At::Target, "target")] {
                 // At the target a script over several keys begins under the same conditions, and may do more.
@@ -601,7 +601,7 @@ async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call], state
                         let reply = without_time(reply);
                         let is_alike =
                             |rest: &Option<Rest>| rest.as_ref().is_some_and(|it| it.is_like(&reply, &run.after));
-                        // Again, because a loaded machine may have been slow in one of the runs.
+                        // Runs it again, because a loaded machine may have been slow in one of the runs.
                         for _ in 0..2 {
                             if !is_alike(&rest) {
                                 rest = Some(at_rest(&mut cluster, state, call, &hashes[call.script]).await);
@@ -629,7 +629,7 @@ async fn search(scripts: &BTreeMap<&'static str, String>, calls: &[&Call], state
     found
 }
 
-/// The redis crate shows codes that it knows by a word of its own.
+/// The redis crate shows the codes that it knows in its own words.
 fn is_code(error: &str, code: &str) -> bool {
     let known = match code {
         "TRYAGAIN" => "TryAgain",
@@ -651,19 +651,19 @@ impl Rest {
     }
 }
 
-/// Reply and state where the slot does not move.
+/// The reply and the state in a slot that does not move.
 async fn at_rest(cluster: &mut Cluster, state: &State, call: &Call, hash: &str) -> Rest {
     let run = cluster.run(At::Rest, &state.commands(call.is_shared()), &call.command(hash, state.token)).await;
     let reply = run.outcome.unwrap_or_else(|error| panic!("{} at rest, {}: {error}", call.name(), state.name()));
     Rest { reply: without_time(reply), after: run.after }
 }
 
-/// Each script of locks, or of shared names, over all states.
+/// Runs each script of locks, or of shared names, over all states.
 async fn runs_as_a_whole_or_not_at_all(is_shared: bool) {
     limit_to(Duration::from_secs(600), async {
         let calls: Vec<_> = CALLS.iter().filter(|call| call.is_shared() == is_shared).collect();
         let scripts: BTreeSet<_> = calls.iter().map(|call| call.script).collect();
-        // strict_restart, which uses boot.lua, is not for a cluster.
+        // boot.lua belongs to strict_restart, which does not work on a cluster.
         let library = SCRIPTS.keys().filter(|name| **name != "boot" && name.starts_with("shared/") == is_shared);
         assert!(library.eq(scripts.iter()), "each script of the library is called");
         let states = states();
@@ -695,7 +695,7 @@ async fn r13_each_script_of_a_shared_name_runs_as_a_whole_or_not_at_all_in_a_slo
     runs_as_a_whole_or_not_at_all(true).await;
 }
 
-/// The search finds a script that deletes a key and makes it again, as all scripts did that pass a lock on.
+/// The search must find a script that deletes a key and writes it again, as all scripts that pass a lock on did before.
 #[tokio::test]
 async fn r13_a_script_that_makes_a_key_again_is_found() {
     limit_to(Duration::from_secs(600), async {
@@ -712,11 +712,11 @@ async fn r13_a_script_that_makes_a_key_again_is_found() {
             (*name, text.replace(set, &again).replace(delete, ""))
         };
         let scripts = names.iter().map(mutate).collect();
-        // One call of each is enough.
+        // One call of each script is enough.
         let whats = ["waits", "", "no copy", "to 0"];
         let calls: Vec<_> =
             CALLS.iter().filter(|call| names.contains(&call.script) && whats.contains(&call.what)).collect();
-        // So are the shortest queues.
+        // The shortest queues are enough, too.
         let states = states();
         let short: Vec<_> = states.iter().filter(|state| state.queue.len() < 2 && state.token == TOKENS[0]).collect();
         let found = search(&scripts, &calls, &short).await;
@@ -729,7 +729,7 @@ async fn r13_a_script_that_makes_a_key_again_is_found() {
     .await;
 }
 
-/// The faults of a node: a renewal takes its time to get there.
+/// The faults of a node: a renewal takes this time to arrive.
 #[cfg(feature = "embedded")]
 struct SlowRenewals(Duration);
 
@@ -741,8 +741,8 @@ impl Faults for SlowRenewals {
     }
 }
 
-/// S13. A renewal is sent on by ASK, the move is given up, and the key goes back before the renewal has come to the next
-/// node, which says that there is no such hold.
+/// A node redirects a renewal with ASK, an operator gives up the move, and the key goes back before the renewal reaches
+/// the other node, which then does not know the hold.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p8_a_hold_whose_key_has_gone_back_to_its_node_is_not_lost() {

@@ -1,4 +1,4 @@
-//! `rediss://`, against servers with certificates of their own.
+//! `rediss://`, against servers that have their own certificates.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::support::cluster::command;
 use crate::support::{Server, Timing, eventually, free_port, limit};
 
-/// A certificate for `localhost` that has signed itself, and its key.
+/// A self-signed certificate for `localhost`, and its key.
 struct Identity {
     certificate: String,
     key: String,
@@ -25,7 +25,7 @@ impl Identity {
         Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() }
     }
 
-    /// Valid in these years.
+    /// A certificate that is valid in these years.
     fn between(from: i32, to: i32) -> Self {
         let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
         (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
@@ -50,7 +50,7 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    /// `client`: the only client certificate that it accepts, if it asks for one.
+    /// `client`: if given, the server demands this client certificate.
     async fn start(identity: &Identity, client: Option<&Identity>) -> Self {
         Self::with(identity, client, &[]).await
     }
@@ -77,7 +77,7 @@ impl TlsServer {
         Self { plain, port, files }
     }
 
-    /// The only node of a cluster, which lists it in this way.
+    /// The only node of a cluster, announced to clients with these options.
     async fn in_cluster(identity: &Identity, announced: &[&str]) -> Self {
         let bus = free_port().to_string();
         let args = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"];
@@ -87,7 +87,7 @@ impl TlsServer {
         server
     }
 
-    /// Uses another identity from now on, and drops the connections of clients: each has to verify it anew.
+    /// Switches to another identity, and drops the connections of clients, so that each must verify it again.
     async fn change_to(&self, identity: &Identity) {
         let [certificate, key] = write(identity, self.files.path());
         let paths = ["tls-cert-file", &certificate, "tls-key-file", &key, "tls-ca-cert-file", &certificate];
@@ -136,7 +136,7 @@ async fn a_certificate_for_another_name_is_told() {
     .await;
 }
 
-/// The text had the second in which it was tried, so that each try was logged as a new cause. Found by an attack.
+/// The error text contained the second of the attempt, so the client logged each attempt as a new cause.
 #[tokio::test]
 async fn a_certificate_that_has_expired_or_is_not_valid_yet_is_told_in_the_same_words_each_time() {
     limit(async {
@@ -153,11 +153,11 @@ async fn a_certificate_that_has_expired_or_is_not_valid_yet_is_told_in_the_same_
     .await;
 }
 
-/// It was said that a certificate is not accepted. Found by an attack.
+/// The error blamed a certificate.
 #[tokio::test]
 async fn a_server_without_a_version_or_a_cipher_in_common_is_told() {
     limit(async {
-        // A fatal alert: protocol_version, and handshake_failure.
+        // Fatal alerts: protocol_version, and handshake_failure.
         for alert in [b"\x15\x03\x03\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x28"] {
             let port = crate::connecting::answering(alert).await;
             let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{port}/")).await.unwrap_err();
@@ -183,7 +183,7 @@ async fn tls_at_one_end_only_is_told() {
         let secure = server.plain.url().replace("redis://", "rediss://");
         let error = Timing::default().builder().connect(secure).await.unwrap_err();
         assert!(error.to_string().contains("does it use TLS there"), "{error}");
-        // Text is no TLS record, and others close.
+        // Text is not a TLS record; other servers just close the connection.
         for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
             let port = crate::connecting::answering(answer).await;
             let error = Timing::default().builder().connect(format!("rediss://127.0.0.1:{port}/")).await.unwrap_err();
@@ -235,7 +235,7 @@ async fn tls_installs_no_crypto_provider_for_the_process() {
     .await;
 }
 
-/// A certificate that nothing reads would look like a check of the server's certificate.
+/// An unused certificate would look like a check of the server's certificate.
 #[tokio::test]
 async fn a_root_certificate_that_would_not_be_used_is_refused() {
     let builder = || LockClient::builder().root_certificate("pem");
@@ -252,7 +252,7 @@ async fn a_root_certificate_that_would_not_be_used_is_refused() {
     }
 }
 
-/// A node of a cluster gives a client that asks over TLS the port with TLS.
+/// If a client asks over TLS, a node of a cluster answers with its TLS port.
 #[tokio::test]
 async fn a_cluster_is_reached_over_tls() {
     limit(async {
@@ -266,17 +266,18 @@ async fn a_cluster_is_reached_over_tls() {
     .await;
 }
 
-/// There was no way to connect. Found by cases made of public reports.
+/// The client could not connect at all.
 #[tokio::test]
 async fn a_node_that_its_cluster_lists_by_address_may_have_a_certificate_for_the_host_of_the_url() {
     limit(async {
         let by_address = ["--cluster-announce-ip", "127.0.0.1"];
         for (certified, seeds) in [
             ("localhost", &["localhost"][..]),
-            // For the address, as before; also beside a host, here of a node that is down.
+            // A certificate for the address, as before, even if the URL has a host as well (here of a node that is
+            // down).
             ("127.0.0.1", &["127.0.0.1"]),
             ("127.0.0.1", &["localhost:1", "127.0.0.1"]),
-            // Any of the hosts.
+            // A certificate for any of the hosts.
             ("localhost", &["elsewhere.invalid:1", "localhost"]),
         ] {
             let identity = Identity::of(certified);
@@ -296,7 +297,7 @@ async fn a_node_that_its_cluster_lists_by_address_may_have_a_certificate_for_the
     .await;
 }
 
-/// The advice was to connect by another name, which changes nothing. Found by cases made of public reports.
+/// The error advised to connect by another name, which changes nothing.
 #[tokio::test]
 async fn a_node_with_a_certificate_for_another_name_is_refused_with_the_settings_of_its_cluster() {
     limit(async {
@@ -305,10 +306,10 @@ async fn a_node_with_a_certificate_for_another_name_is_refused_with_the_settings
         let port = other.port.to_string();
         for announced in [
             &["--cluster-announce-ip", "127.0.0.1"][..],
-            // Another name to the client than that of the URL.
+            // For the client this name is another one than the name in the URL.
             &["--cluster-announce-hostname", "LOCALHOST", "--cluster-preferred-endpoint-type", "hostname"],
         ] {
-            // Lists itself at the port of the other server.
+            // The node lists itself at the port of the other server.
             let announced = [announced, &["--cluster-announce-tls-port", &port]].concat();
             let server = TlsServer::in_cluster(&seed, &announced).await;
             let roots = [seed.certificate.as_str(), &node.certificate].concat();
@@ -323,7 +324,7 @@ async fn a_node_with_a_certificate_for_another_name_is_refused_with_the_settings
     .await;
 }
 
-/// The running client kept the authority that it had read, and lost its locks. Found by cases made of public reports.
+/// The running client kept the authority that it had read first, and lost its locks.
 #[tokio::test]
 async fn a_client_with_a_certificates_provider_outlives_the_authority_of_its_server() {
     limit(async {
@@ -390,7 +391,6 @@ async fn a_certificates_provider_that_does_not_provide_is_told() {
     .await;
 }
 
-/// Found by cases made of public reports.
 #[cfg(feature = "cli")]
 #[tokio::test]
 async fn the_command_outlives_the_authority_in_its_file() {
@@ -412,7 +412,7 @@ async fn the_command_outlives_the_authority_in_its_file() {
         let (ended, err) = running.end().await;
         assert_eq!(ended.code(), Some(0), "{err}");
         assert_eq!(command(&server.plain, &["EXISTS", "fairlock:{n:x}"]).await, "0", "it was released");
-        // At the start, the error names a file that cannot be used.
+        // At the start, the error names a file that the command cannot use.
         for (file, words) in
             [("/no/such.pem", "--cacert /no/such.pem: No such file"), ("/dev/null", "root certificate")]
         {
@@ -424,7 +424,7 @@ async fn the_command_outlives_the_authority_in_its_file() {
     .await;
 }
 
-/// The redis crate reads such a URL only with TLS of its own.
+/// The redis crate reads such a URL only if its own TLS is enabled.
 #[tokio::test]
 async fn what_the_redis_crate_connects_to_by_tls_is_taken_over() {
     use redis::{ConnectionAddr, IntoConnectionInfo};

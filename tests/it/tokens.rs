@@ -1,4 +1,4 @@
-//! P2: tokens strictly grow for each lock name, also over expiry, force, lost data and restarts.
+//! P2: the tokens of a lock grow strictly, even over expiry, `force_unlock`, lost data and restarts.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ async fn next(lock: &FairLock) -> u64 {
 async fn p2_tokens_grow_over_five_thousand_acquisitions() {
     on_each_store(async |store| {
         let client = store.connect(Timing::default()).await;
-        // With four tasks some acquisitions are hand-overs, some find the lock free. Each token is sent while
-        // the lock is held, so they arrive in the order of the holds.
+        // With four tasks, some acquisitions are hand-overs and some find a free lock. Each task sends its token while
+        // it holds the lock, so the tokens arrive in the order of the holds.
         let (sender, mut tokens) = mpsc::unbounded_channel();
         for _ in 0..4 {
             let (lock, sender) = (client.lock(NAME), sender.clone());
@@ -67,7 +67,7 @@ async fn p2_tokens_grow_after_each_way_to_end_a_hold() {
         lock.force_unlock().await.unwrap();
         grows("a force_unlock", next(&lock).await);
 
-        // No server loses its data within a microsecond, and has the clock for the next token.
+        // The next token comes from the clock, which must move on by a microsecond before the server loses its data.
         tokio::time::sleep(Duration::from_millis(1)).await;
         store.flush().await;
         grows("FLUSHALL", next(&lock).await);
@@ -85,7 +85,7 @@ async fn p2_tokens_grow_when_the_stored_one_is_deleted_or_ahead_of_the_clock() {
         redis::cmd("DEL").arg(&key).exec_async(&mut redis).await.unwrap();
         assert!(next(&lock).await > before);
 
-        // R10: after the server's clock was set back, the stored token is ahead of it.
+        // R10: after the server's clock went back, the stored token is ahead of it.
         let ahead = u64::MAX >> 12;
         redis::cmd("SET").arg(&key).arg(ahead).arg("PX").arg(60_000).exec_async(&mut redis).await.unwrap();
         assert_eq!((next(&lock).await, next(&lock).await), (ahead + 1, ahead + 2));
@@ -93,7 +93,7 @@ async fn p2_tokens_grow_when_the_stored_one_is_deleted_or_ahead_of_the_clock() {
     .await;
 }
 
-/// R10: the stored token is lost, and the clock takes its place.
+/// R10: the server loses the stored token, and the clock takes its place.
 #[tokio::test]
 async fn p2_tokens_grow_over_a_restart_without_data() {
     on_a_server(async |server| {

@@ -1,4 +1,4 @@
-//! Code of the user that the library calls: a panic in it ends nothing but the one call.
+//! User code that the library calls: a panic in it ends only that one call.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -40,7 +40,7 @@ impl Provider {
     }
 }
 
-/// A thread of the runtime stood still for as long as the provider did, and with it the limit of the call.
+/// The provider blocked a thread of the runtime, and with it the time-out of the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_credentials_provider_that_blocks_its_thread_costs_a_call_its_time_out() {
     on_a_server(async |server| {
@@ -64,7 +64,7 @@ async fn cut(server: &Server, kind: &str) {
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", kind]).exec_async(&mut server.connection().await).await.unwrap();
 }
 
-/// E2: it ended the task that keeps the connection, and the client said that its runtime had ended.
+/// The panic ended the task that keeps the connection, and the client reported that its runtime had ended.
 #[tokio::test]
 async fn a_credentials_provider_that_panics_is_asked_again() {
     on_a_server(async |server| {
@@ -97,7 +97,7 @@ async fn a_credentials_provider_that_panics_is_asked_again() {
     .await;
 }
 
-/// E2: the task that asks who serves which slot ended, and nothing said so.
+/// The panic ended the task that asks for the slots, and nothing reported it.
 #[tokio::test]
 async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
     limit(async {
@@ -114,7 +114,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
             goes_on().await;
             let calls = provider.calls.load(Ordering::SeqCst);
             way.store(true, Ordering::SeqCst);
-            // The connections that do not subscribe: only the client's asking one.
+            // The connections that do not subscribe: only the one on which the client asks for the slots.
             cut(node, "normal").await;
             eventually("the provider is asked", async || provider.calls.load(Ordering::SeqCst) > calls).await;
             goes_on().await;
@@ -124,7 +124,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_provider_too() {
     .await;
 }
 
-/// Panics at the first line of each of these texts, or at each line, or as a span is left or closed for the nth time.
+/// Panics at the first line of each of these texts, or at each line, or at the nth exit or close of a span.
 struct Panicking {
     texts: Vec<(&'static str, AtomicBool)>,
     always: bool,
@@ -181,7 +181,7 @@ impl Subscriber for Panicking {
     }
 }
 
-/// The task that keeps the connection logs. What it had before a panic there is made anew.
+/// The task that keeps the connection logs. A panic there makes it rebuild its state.
 #[tokio::test]
 async fn a_log_subscriber_that_panics_does_not_end_the_client() {
     on_a_server(async |server| {
@@ -212,7 +212,7 @@ async fn subscribed(server: &Server) -> Vec<String> {
     list.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// A loss is told by the task that reads the replies: without it each request of the client would fail.
+/// The task that reads the replies reports a loss. Without that task each request of the client would fail.
 #[tokio::test]
 async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
     on_a_server(async |server| {
@@ -222,7 +222,7 @@ async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
         let _logging = crate::support::log_to(subscriber.clone());
         let guards = [client.lock("x").lock().await.unwrap(), client.lock("y").lock().await.unwrap()];
         let before = subscribed(server).await;
-        // The first one is told a little later by a task of its own, and the second one at once.
+        // A task of its own reports the first loss a little later; the second one comes at once.
         for guard in guards {
             other.lock(guard.name()).force_unlock().await.unwrap();
             assert_eq!(guard.lost().await, fairlock::Loss::Forced);
@@ -236,7 +236,8 @@ async fn a_log_subscriber_that_panics_at_a_loss_costs_no_connection() {
     .await;
 }
 
-/// Panics at the first line of each of these texts, in the tasks of the client. What others need goes on.
+/// The subscriber panics in the tasks of the client, at the first line of each of these texts. Everything that others
+/// need goes on.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
@@ -250,7 +251,7 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
         let (kept, forced) = (client.lock("kept").lock().await.unwrap(), client.lock("forced").lock().await.unwrap());
         let held = other.lock("x").lock().await.unwrap();
         let _logging = crate::support::log_to(subscriber.clone());
-        // Two calls rest, and one waits behind them, for longer than a silent client lives.
+        // The test does not poll two calls, and a third waits after them for longer than a silent client lives.
         let lock = client.lock("x");
         let mut resting = [Box::pin(lock.lock()), Box::pin(lock.lock())];
         for _ in 0..3 {
@@ -279,7 +280,7 @@ async fn a_log_subscriber_that_panics_in_the_background_costs_nobody_a_lock() {
     .await;
 }
 
-/// A server that is skipped is asked until it serves, also by a task whose log panics.
+/// The client probes a skipped server until it serves, even if the log panics in that task.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
@@ -310,7 +311,7 @@ async fn a_log_subscriber_that_panics_as_a_server_is_probed_costs_no_server() {
     .await;
 }
 
-/// The hold was there and its guard was not, so it was renewed until the client was closed. Found by an attack.
+/// The panic left a hold without a guard, and the client renewed it until it was closed.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold() {
@@ -329,7 +330,6 @@ async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold()
                     let left = if closes { &subscriber.closes_left } else { &subscriber.exits_left };
                     left.store(nth / 2, Ordering::SeqCst);
                     let _logging = crate::support::log_to(Arc::new(subscriber));
-                    // Its guard ends here as well.
                     let pair = async || match nth % 2 {
                         0 => lock.lock().await.map(drop),
                         _ => lock.lock_timeout(Duration::from_secs(60)).await.map(drop),
@@ -347,7 +347,7 @@ async fn a_log_subscriber_that_panics_as_a_call_leaves_its_span_leaves_no_hold()
     .await;
 }
 
-/// The handle had the hold, and the caller got no handle; dropped, the detach ended the process. Found by attacks.
+/// The handle had the hold, but the caller got no handle; a dropped detach ended the process.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_panics_as_a_guard_is_detached_costs_nobody_a_lock() {
@@ -373,7 +373,8 @@ async fn a_log_subscriber_that_panics_as_a_guard_is_detached_costs_nobody_a_lock
     .await;
 }
 
-/// In the call itself the panic is the caller's. What the call says as it unwinds must not panic again, which ends a process.
+/// In the call itself the panic is the caller's. The call must not panic again as it unwinds, because that ends the
+/// process.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn a_log_subscriber_that_always_panics_ends_the_call_and_not_the_process() {
@@ -382,7 +383,6 @@ async fn a_log_subscriber_that_always_panics_ends_the_call_and_not_the_process()
     let held = lock.lock().await.unwrap();
     {
         let _logging = crate::support::log_to(Arc::new(Panicking { always: true, ..Panicking::at([]) }));
-        // It panics as it begins to wait.
         let waits = std::panic::AssertUnwindSafe(limit(lock.lock())).catch_unwind();
         assert!(waits.await.is_err(), "it has panicked");
     }
@@ -390,15 +390,15 @@ async fn a_log_subscriber_that_always_panics_ends_the_call_and_not_the_process()
     limit(lock.lock()).await.unwrap().unlock().await.unwrap();
 }
 
-/// What looks at the client while the client calls it.
+/// Uses the client while the client calls it.
 #[derive(Default)]
 struct Asking {
     client: OnceLock<LockClient>,
     asked: AtomicU32,
     asks: AtomicBool,
-    /// It tries to lock, too.
+    /// Whether it tries to lock, too.
     calls: bool,
-    /// How many questions later it panics; 0: never.
+    /// Panics at this question, counted from now; 0 means never.
     panics_in: AtomicU32,
     lines: Mutex<Vec<String>>,
 }
@@ -407,21 +407,21 @@ impl Asking {
     fn ask(&self) {
         panic_at_the_last(&self.panics_in);
         let Some(client) = self.client.get() else { return };
-        // The client's work for this causes events too.
+        // The client's work for this call causes events too.
         if self.asks.swap(true, Ordering::SeqCst) {
             return;
         }
         self.asked.fetch_add(1, Ordering::SeqCst);
         let _ = (client.state(), client.lock("x").holds());
         if self.calls {
-            // Which looks at the gate where the server refuses.
+            // This looks at the gate, even while the server refuses.
             let _ = client.lock("asked").try_lock().now_or_never();
         }
         self.asks.store(false, Ordering::SeqCst);
     }
 }
 
-/// In a thread, since it may wait for itself.
+/// Runs in a thread, because the work may wait for itself.
 fn apart(work: impl AsyncFnOnce() + Send + 'static) {
     let (end, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -522,13 +522,13 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
         let subscriber = Arc::new(Panicking::at(["serves no slots now"]));
         let _logging = crate::support::log_to(subscriber.clone());
         let client = Timing::default().connect(&cluster.url()).await;
-        // Some of them are at each node.
+        // Each node has some of these names.
         for number in 0..16 {
             client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
         }
         all_slots_to_the_first(&cluster).await;
         eventually("it has panicked", async || subscriber.texts[0].1.load(Ordering::SeqCst)).await;
-        // Either of them may be the one.
+        // The client asks either of them.
         let asked =
             async || cluster.masters[0].calls("cluster|info").await + cluster.masters[1].calls("cluster|info").await;
         let before = asked().await;
@@ -538,7 +538,7 @@ async fn in_a_cluster_the_nodes_are_asked_after_a_panic_of_the_log_too() {
     .await;
 }
 
-/// The table of a cluster was locked while it logged a node.
+/// The client logged a node while it had the table of the cluster locked.
 #[test]
 fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
     apart(async || {
@@ -547,7 +547,6 @@ fn a_log_subscriber_may_look_at_the_client_of_a_cluster() {
         let cluster = Cluster::start(2).await;
         let client = Timing::default().connect(&cluster.url()).await;
         let _ = asking.client.set(client.clone());
-        // Some of them are at each node.
         for number in 0..16 {
             client.lock(format!("name {number}")).lock().await.unwrap().unlock().await.unwrap();
         }
@@ -620,18 +619,18 @@ mod recorder {
         }
     }
 
-    /// It was called with the state of the connection locked.
+    /// The client called the recorder while it had the state of the connection locked.
     #[test]
     fn a_recorder_may_look_at_the_client() {
         let asking = Arc::new(Asking::default());
-        // It outlives its guard, which lives as long as the thread.
+        // The recorder outlives its guard, which lives as long as the thread.
         each_kind_of_news(&asking, |asking| {
             Box::new(metrics::set_default_local_recorder(Box::leak(Box::new(All(asking.clone())))))
         });
         assert!(asking.asked.load(Ordering::SeqCst) > 10);
     }
 
-    /// As a hold began, it cost others a lease: the hold had no guard, and nothing released it. Found by a review.
+    /// A panic as a hold began left a hold without a guard. Nothing released it, and it cost others a lease.
     #[cfg(feature = "embedded")]
     #[tokio::test]
     async fn a_recorder_that_panics_in_a_call_costs_nobody_a_lock() {
@@ -657,7 +656,7 @@ mod recorder {
         .await;
     }
 
-    /// In a store of its own it is asked for each lock that is made, and in a panic there the lock belongs to no group.
+    /// The client asks the function for each new lock. If it panics, the lock belongs to no group.
     #[test]
     fn a_function_that_makes_groups_may_panic_and_use_the_client() {
         let asking = Arc::new(Asking { calls: true, ..Asking::default() });
@@ -693,7 +692,7 @@ impl Wake for Angry {
     }
 }
 
-/// It ended the task of the client: nothing was renewed, and no call ended any more. Found by an attack.
+/// The panic ended the task of the client: it renewed nothing, and calls did not end any more.
 #[tokio::test]
 async fn a_waker_that_panics_at_the_end_of_a_lease_ends_no_client() {
     on_a_server(async |server| {
@@ -706,7 +705,7 @@ async fn a_waker_that_panics_at_the_end_of_a_lease_ends_no_client() {
         let angry = Waker::from(Arc::new(Angry));
         assert!(watching.as_mut().poll(&mut Context::from_waker(&angry)).is_pending());
         eventually("its lease ends", async || !short.is_valid()).await;
-        // The client keeps its time: another lease ends, and a call is out of time.
+        // The client's timers still work: another lease ends, and a call times out.
         let other = client.lock("other").with_lease(SHORT).lock().await.unwrap();
         assert_eq!(other.lost().await, fairlock::Loss::Expired);
         let waiting = client.lock("kept").lock_timeout(SHORT).await;

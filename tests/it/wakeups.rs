@@ -1,4 +1,4 @@
-//! P9: a message is a hint. Without messages all waiters still get the lock, by polls, and the polls are few.
+//! P9: a message is only a hint. Without messages all waiters still get the lock by polls, and the polls are few.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn p9_all_waiters_get_through_while_their_connections_are_killed() {
             let command = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub").clone();
             command.query_async::<u32>(redis).await.unwrap()
         };
-        // The connection with the subscription is closed, so the client cannot receive the grant.
+        // The server closes the connection with the subscription, so the client cannot receive the grant.
         assert!(kill(&mut redis).await >= 1);
         holder.unlock().await.unwrap();
         let killer = tokio::spawn(async move {
@@ -55,7 +55,7 @@ async fn p9_all_waiters_get_through_when_every_push_is_lost() {
         for wait in waits {
             wait.await.unwrap();
         }
-        // A timer is up to a millisecond late.
+        // A timer may be up to a millisecond late.
         assert!(begun.elapsed() < 9 * Timing::default().poll_interval, "{:?}", begun.elapsed());
     })
     .await;

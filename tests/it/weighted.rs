@@ -1,6 +1,7 @@
-//! Random calls of the scripts for shared names against an oracle of a few lines: who holds a semaphore, and who waits in which order.
+//! Runs random calls of the scripts for shared names against a short oracle that knows the holders and the order of the
+//! queue.
 //!
-//! Its fixed seeds are the same each time; `FAIRLOCK_CALLS` makes it longer, with more seeds.
+//! The fixed seeds make it deterministic; `FAIRLOCK_CALLS` makes it longer, with more seeds.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use crate::support::{Random, from_env, limit_to};
 
 const OWNERS: [&str; 9] = ["c:1", "c:2", "d:1", "d:2", "d:3", "e:1", "e:2", "x:1", "y:1"];
 const CLIENTS: [&str; 5] = ["c", "d", "e", "x", "y"];
-/// Subscribed to their channels, see bench.rs. A client that calls is reachable too.
+/// The test subscribes to their channels, see bench.rs. A client that calls is reachable too.
 const SUBSCRIBED: [&str; 2] = ["d", "e"];
 const MOST_PLACES: usize = 25;
 
@@ -19,7 +20,7 @@ struct Held {
     seq: u64,
     weight: u32,
     limit: u32,
-    /// Its lease is over, and it was not taken out yet.
+    /// Its lease has ended, and no script has taken it out yet.
     ended: bool,
 }
 
@@ -37,20 +38,20 @@ impl Place {
     }
 }
 
-/// What the scripts keep, and no more.
+/// The state that the scripts keep, and no more.
 #[derive(Debug, Default)]
 struct Oracle {
     holders: BTreeMap<String, Held>,
     queue: Vec<Place>,
-    /// That is set for all clients.
+    /// The limit for all clients, if one is set.
     limit: Option<u32>,
-    /// Whether a client that was heard is alive.
+    /// For each client that sent a request: whether it is alive.
     alive: BTreeMap<String, bool>,
 }
 
 struct Served {
     winners: Vec<Place>,
-    /// Somebody waits who could come in later.
+    /// A waiter remains that could come in later.
     stopped: bool,
     more: bool,
 }
@@ -67,7 +68,7 @@ impl Oracle {
         fits(&self.holders, self.limit)
     }
 
-    /// First come first served among the living that can be reached, up to the first for whom there is no room.
+    /// First come, first served among the live and reachable waiters, up to the first that does not fit.
     fn serve(&mut self, caller: &str, is_heard: bool) -> Served {
         let mut served = Served { winners: Vec::new(), stopped: false, more: false };
         let (mut kept, mut dead) = (Vec::new(), Vec::new());
@@ -83,7 +84,7 @@ impl Oracle {
                 if served.stopped {
                     kept.push(place);
                 } else {
-                    // A copy of an earlier acquire came late, and goes; otherwise an earlier hold ends.
+                    // A late copy of an earlier acquire goes; otherwise an earlier hold ends.
                     if self.live(&place.owner).is_none_or(|held| held.seq < place.seq) {
                         self.holders.remove(&place.owner);
                         served.winners.push(place);
@@ -91,7 +92,7 @@ impl Oracle {
                     dead.clear();
                 }
             } else if lives || !kept.is_empty() {
-                // Passed over. A dead one goes when it is at the head, if one behind it comes in or nobody holds it.
+                // Passed over. A dead place at the head goes if a later one comes in or nobody holds the name.
                 kept.push(place);
             } else {
                 dead.push(place);
@@ -157,7 +158,6 @@ impl Oracle {
         "held 1".into()
     }
 
-    /// The rest of a call that gave something back.
     fn pass_on(&mut self, caller: &str) -> u8 {
         let served = self.serve(caller, false);
         self.enter(&served);
@@ -212,7 +212,7 @@ impl Oracle {
     }
 }
 
-/// The two of them, and what was called.
+/// The scripts, the oracle, and the calls so far.
 struct Run {
     bench: Bench,
     oracle: Oracle,
@@ -229,7 +229,7 @@ impl Run {
     fn place(&mut self) -> Place {
         let owner = self.one(&OWNERS).to_owned();
         let seq = 1 + self.random.below(8);
-        // A retry asks for the same (R1).
+        // A retry has the same arguments (R1).
         let mut of_ticket = Random::new(seq * 100 + OWNERS.iter().position(|other| *other == owner).unwrap() as u64);
         let limit = [3, 5, 5, 5, 8][of_ticket.below(5) as usize];
         let weight = [1, 1, 1, 2, 3, 5, 6][of_ticket.below(7) as usize];
@@ -246,7 +246,6 @@ impl Run {
         record.split(' ').nth(3).map_or(7, |token| token.parse().unwrap())
     }
 
-    /// One call on both sides. Returns what each of them answered.
     async fn step(&mut self) -> (String, String) {
         let place = self.place();
         let Place { owner, seq, weight, limit } = place.clone();
@@ -269,7 +268,7 @@ impl Run {
                 (found, self.oracle.acquire(place, waits))
             }
             40..60 => {
-                // Of a holder, if there is one: other releases change nothing.
+                // Releases for a holder if there is one: other releases change nothing.
                 let holders: Vec<_> = self.oracle.holders.keys().cloned().collect();
                 let owner = if holders.is_empty() { owner } else { holders[seq as usize % holders.len()].clone() };
                 let (held, seq) = (self.oracle.holders.get(&owner).cloned(), 1 + self.random.below(10));
@@ -295,7 +294,8 @@ impl Run {
                 let terms = format!("{weight},{limit},3000/L");
                 let words =
                     self.call(&format!("shared/leave owner={owner} seq={seq} place={owner}:{seq}/{terms}")).await;
-                // What has neither a hold nor a ticket was perhaps ended by a copy that was refused: all are counted anew.
+                // A refused copy may have ended an attempt without a hold or a ticket, so the script counts all shares
+                // again.
                 let has_left = self.oracle.queue.iter().all(|other| other.ticket() != place.ticket());
                 if has_left && !self.oracle.holders.contains_key(&owner) {
                     self.oracle.holders.retain(|_, held| !held.ended);
@@ -372,7 +372,7 @@ impl Run {
         }
     }
 
-    /// As if its time had passed: the record, and the bound of the ends.
+    /// Sets the end of the record and the bound of the ends to the past.
     async fn end_lease(&mut self, owner: &str) {
         let record = flatten(self.bench.command(&format!("HGET lock {owner}")).await).concat();
         let summary = flatten(self.bench.command("HGET lock !used").await).concat();
@@ -386,7 +386,7 @@ impl Run {
         self.bench.command(&command).await;
     }
 
-    /// Compares all that is kept. P2: each grant has a token above all before it.
+    /// Compares the whole state. P2: each grant has a greater token than all before it.
     async fn compare(&mut self) {
         let now = self.bench.now().await;
         let mut found = BTreeMap::new();
@@ -447,7 +447,7 @@ async fn p1_p3_random_calls_agree_with_a_weighted_queue() {
     limit_to(std::time::Duration::from_secs(600), async {
         let steps = from_env("FAIRLOCK_CALLS", 3000);
         for mut bench in Bench::each().await {
-            // In runs of 500, which begin with nothing.
+            // In runs of 500 calls. Each begins with no keys.
             let runs = if bench.is_real() { steps.div_ceil(2000) } else { steps.div_ceil(500) };
             for seed in 0..runs {
                 bench = run(bench, seed, 500.min(steps)).await;
@@ -457,7 +457,7 @@ async fn p1_p3_random_calls_agree_with_a_weighted_queue() {
     .await;
 }
 
-/// A call of the lock, and the same of a semaphore of one.
+/// Turns a call of the lock into the same call of a semaphore of one.
 fn of_one(call: &str) -> String {
     let (verb, rest) = call.split_once(' ').unwrap();
     let mut words: Vec<String> = rest.split(' ').map(str::to_owned).collect();
@@ -472,12 +472,13 @@ fn of_one(call: &str) -> String {
     format!("shared/{verb} {}", words.join(" "))
 }
 
-/// Without what only one of them answers: a semaphore says whether a shrunken hold let others in, and how its client was judged.
+/// Removes the words that only one kind answers: a semaphore reports whether a shrunken hold let others in, and how the
+/// script judged its client.
 fn of_both(words: &[String]) -> Vec<String> {
     let count = match words[0].as_str() {
         "held" if words.len() > 3 => 3,
         "held" => 2,
-        // The rest names the holder of a lock; a shared name has none.
+        // The remaining words name the holder of a lock; a shared name may have several.
         "queued" => 5,
         "busy" => 2,
         _ => words.len(),
@@ -488,7 +489,7 @@ fn of_both(words: &[String]) -> Vec<String> {
         kept.iter_mut().filter(|word| word.len() >= 16).for_each(|word| *word = "T".into());
     }
     if kept[0] == "queued" {
-        // Of the floor and the lease both tell, but not the same.
+        // Both report the floor and the lease, but not the same ones.
         (kept[1], kept[2]) = ("T".into(), "*".into());
     }
     if kept[0] == "renewed" {
@@ -497,7 +498,7 @@ fn of_both(words: &[String]) -> Vec<String> {
     kept
 }
 
-/// Who holds it, how often and by which request; and the queue.
+/// Returns the holder with its count and its seq, and the queue.
 async fn held_and_queued(bench: &mut Bench) -> (Option<(String, String, String)>, Vec<String>) {
     let fields: BTreeMap<_, _> = pairs(bench.command("HGETALL lock").await)
         .into_iter()
@@ -506,7 +507,7 @@ async fn held_and_queued(bench: &mut Bench) -> (Option<(String, String, String)>
     let held = fields.iter().find(|(field, _)| !field.starts_with('!')).map(|(field, value)| {
         let mut words = value.split(' ');
         let grant = fields.get("!grant");
-        // A record begins with its end.
+        // A record begins with the end of its lease.
         let holds = words.nth(grant.is_none().into()).unwrap().to_owned();
         let seq = grant.map_or_else(|| words.next(), |grant| grant.split(' ').next()).unwrap();
         (field.clone(), holds, seq.to_owned())

@@ -1,4 +1,4 @@
-//! Without faults, with servers that are gone, and what is refused.
+//! Several masters without faults and with servers down, and rejected options.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn one_holds_it_on_all_masters_and_the_next_has_a_greater_token() {
     .await;
 }
 
-/// Q3: the servers give the proposed token. A server that has given a later one makes a second round necessary.
+/// Q3: the servers give the proposed token. If a server has given a later token, the call needs a second round.
 #[tokio::test]
 async fn q3_a_lock_is_one_round_trip_where_all_give_one_token() {
     limit(async {
@@ -56,7 +56,7 @@ async fn q3_a_lock_is_one_round_trip_where_all_give_one_token() {
             last_token = guard.token();
             guard.unlock().await.unwrap();
             assert_eq!(masters.calls("hset").await, before.map(|calls| calls + 1));
-            // A raise sets the token once more where it was smaller.
+            // If the token was smaller, a raise sets it once more.
             let more = if is_ahead { [2, 1, 2] } else { [1; 3] };
             assert_eq!(masters.calls("set").await, [0, 1, 2].map(|node| raised[node] + more[node]));
         }
@@ -105,7 +105,7 @@ async fn it_lives_on_when_a_minority_is_killed() {
         eventually("the dead ones do not count", async || held.servers() == [1, 2, 4]).await;
         assert_eq!(guard.servers(), [1, 2, 4]);
         assert!(held.is_valid());
-        // A new lock uses a server that has come back; a hold does not take it in.
+        // A new lock uses a server that has come back; an existing hold does not.
         masters.0[3].restart().await;
         let names = AtomicUsize::new(0);
         eventually("the one that came back counts", async || {
@@ -114,7 +114,7 @@ async fn it_lives_on_when_a_minority_is_killed() {
         })
         .await;
         assert_eq!(held.servers(), [1, 2, 4]);
-        // One more, and the majority is gone.
+        // One more server dies, and with it the majority.
         masters.0[1].kill().await;
         assert!(matches!(held.lost().await, Loss::Expired | Loss::Gone));
         assert!(!held.is_valid() && held.valid_for().is_zero());

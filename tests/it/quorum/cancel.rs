@@ -1,4 +1,4 @@
-//! Calls that are dropped at each of their awaits leave nothing behind.
+//! Wherever a caller drops a call, it leaves nothing.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use super::Masters;
 use crate::support::cluster::command;
 use crate::support::{eventually, limit, limit_to};
 
-/// Drops the call after this many turns of the other tasks. `Some`: it ended before.
+/// Drops the call after this many turns of the other tasks. `Some`: the call ended before that.
 async fn turns<F: Future>(times: usize, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     for _ in 0..=times {
@@ -23,13 +23,13 @@ async fn turns<F: Future>(times: usize, call: F) -> Option<F::Output> {
     None
 }
 
-/// Where to drop a call: at each of its first turns, then at every seventh. How many it has depends on how fast the
-/// servers answer beside this thread.
+/// After how many turns to drop a call: each of the first turns, then every seventh. How many turns a call takes
+/// depends on how fast the servers answer.
 fn places() -> impl Iterator<Item = usize> {
     (0..8).chain((8..).step_by(7))
 }
 
-/// It is free, and the next one gets it.
+/// The lock must be free, and the next caller gets it.
 async fn is_free(client: &LockClient) {
     eventually("it is free at all servers", async || {
         let status = client.lock("x").status().await.unwrap();
@@ -46,7 +46,7 @@ async fn a_lock_that_is_dropped_at_any_await_leaves_nothing() {
     limit_to(Duration::from_secs(180), drop_at_each_await(false)).await;
 }
 
-/// Q3: one of the servers has given a later token than the others take.
+/// Q3: one of the servers has given a later token than the others accept.
 #[tokio::test]
 async fn a_lock_that_is_dropped_while_it_raises_leaves_nothing() {
     limit_to(Duration::from_secs(180), drop_at_each_await(true)).await;
@@ -56,7 +56,7 @@ async fn drop_at_each_await(raises: bool) {
     let masters = Masters::start(3).await;
     let (client, other) = (masters.client().await, masters.client().await);
     let mut last_token = 0;
-    // Until it comes to its end before it is dropped. The task that makes the call is at another place each time.
+    // Until the call ends before the drop. The task that makes the call has come to another point each time.
     for times in places() {
         if raises {
             let ahead = (last_token + 3_600_000_000).to_string();
@@ -80,7 +80,7 @@ async fn drop_at_each_await(raises: bool) {
     masters.assert_clean().await;
 }
 
-/// The lock comes to it at the moment at which it gives up.
+/// The call gets the lock just as it gives up.
 #[tokio::test]
 async fn a_wait_that_is_dropped_at_any_await_passes_on_what_it_gets() {
     limit_to(Duration::from_secs(180), async {
@@ -89,7 +89,7 @@ async fn a_wait_that_is_dropped_at_any_await_passes_on_what_it_gets() {
         for times in places() {
             let held = other.lock("x").lock().await.unwrap();
             let lock = client.lock("x");
-            // Both at once: the wait begins, and the holder releases while it is on its way.
+            // Both at once: the wait begins, and the holder releases while the request is under way.
             let (outcome, unlocked) = tokio::join!(turns(times, lock.lock()), async {
                 tokio::time::sleep(Duration::from_millis(times as u64 % 7)).await;
                 held.unlock().await

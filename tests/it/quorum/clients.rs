@@ -1,4 +1,4 @@
-//! Clients that end, and what they know of their servers.
+//! Clients that end, and what they know about their servers.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn closing_ends_waits_and_later_calls_also_with_a_server_that_is_down() {
     .await;
 }
 
-/// With all servers down nothing is waited for.
+/// With all servers down, the close waits for nothing.
 #[tokio::test]
 async fn closing_without_any_server_says_so() {
     limit(async {
@@ -53,7 +53,7 @@ async fn closing_without_any_server_says_so() {
     .await;
 }
 
-/// The task that asks a silent server must not keep the client.
+/// The task that probes a silent server must not keep the client alive.
 #[tokio::test]
 async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -62,13 +62,13 @@ async fn a_client_that_is_dropped_leaves_no_task_although_a_server_is_silent() {
         let guard = client.lock("x").lock().await.unwrap();
         assert_eq!(guard.servers(), [0, 1]);
         guard.unlock().await.unwrap();
-        // Each test ends with a check that no task is left.
+        // The end of each test checks that no task remains.
         drop(client);
     })
     .await;
 }
 
-/// Q10: one time-out for a silent server, and not one for each call.
+/// Q10: a silent server costs one time-out, not one for each call.
 #[tokio::test]
 async fn q10_a_silent_server_is_waited_for_once() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -79,14 +79,15 @@ async fn q10_a_silent_server_is_waited_for_once() {
         let guard = client.lock("x").lock().await.unwrap();
         servers[1].network.silence(true);
         let begun = Instant::now();
-        // The unlock finds it silent; what comes then does without it.
+        // The unlock finds it silent, and later calls skip it.
         guard.unlock().await.unwrap();
         for _ in 0..10 {
             let guard = client.lock("x").lock().await.unwrap();
             assert_eq!(guard.servers(), [0, 2]);
             guard.unlock().await.unwrap();
         }
-        // Twenty calls, one time-out or two. It would be one for each of them, until its connection counts as dead.
+        // Twenty calls cost one time-out or two. Otherwise each call would cost one, until the connection counts as
+        // dead.
         assert!(begun.elapsed() < 3 * node_timeout, "{:?}", begun.elapsed());
         servers[1].network.silence(false);
         eventually("it counts again", async || {
@@ -98,7 +99,7 @@ async fn q10_a_silent_server_is_waited_for_once() {
     .await;
 }
 
-/// Two addresses of one server, one of which cannot be reached at first.
+/// Two addresses of one server. The client cannot reach one of them at first.
 #[tokio::test]
 async fn a_server_that_turns_out_to_be_another_one_never_counts() {
     limit(async {
@@ -122,7 +123,7 @@ async fn a_server_that_turns_out_to_be_another_one_never_counts() {
     .await;
 }
 
-/// Q4: no majority is left when two of three refuse, and the third one is left alone.
+/// Q4: with two of three servers silent, the call finds no majority and releases the third one.
 #[tokio::test]
 async fn after_an_error_nothing_is_held() {
     limit(async {
@@ -163,7 +164,7 @@ fn a_guard_outlives_its_runtime() {
         drop(nested);
         assert!(matches!(client.lock("z").lock().await, Err(LockError::RuntimeGone)));
         assert!(matches!(client.lock("z").try_lock().await, Err(LockError::RuntimeGone)));
-        // Its leases end, and it is notified without the runtime.
+        // The leases end, and the guard learns of it without the runtime.
         assert_eq!(guard.lost().await, Loss::Expired);
         let unlocked = guard.unlock().await.unwrap_err();
         assert!(matches!(unlocked, UnlockError::RuntimeGone { .. } | UnlockError::Lost(_)), "{unlocked:?}");
@@ -175,7 +176,7 @@ fn a_guard_outlives_its_runtime() {
     }));
 }
 
-/// A try_lock of an owner waits for its own release. On a slow link both together may take longer than a server may.
+/// An owner's try_lock waits for its own release. On a slow link both together may take longer than `server_timeout`.
 #[tokio::test]
 async fn q10_a_slow_release_of_ones_own_is_no_silence() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -189,22 +190,21 @@ async fn q10_a_slow_release_of_ones_own_is_no_silence() {
                 let guard = lock.lock().await.unwrap();
                 delay(Duration::from_millis(500));
                 drop(guard);
-                // The release begins.
                 tokio::task::yield_now().await;
-                // A round trip is a second.
+                // A round trip takes a second.
                 let tried = lock.try_lock().await;
                 assert!(!matches!(tried, Ok(Tried::Busy(_))), "{tried:?}");
             })
             .await;
         delay(Duration::ZERO);
-        // All servers count: a call that does not wait has no time to find out.
+        // All servers count: a call that does not wait could not find out in time.
         assert!(free.try_lock().await.unwrap().into_result().is_ok());
         eventually("it is given back", async || other.lock("x").try_lock().await.unwrap().into_result().is_ok()).await;
     })
     .await;
 }
 
-/// E5: given up half-way, it left the connections open.
+/// If the caller gave up a close half-way, the connections stayed open.
 #[tokio::test]
 async fn a_close_that_is_given_up_closes_all_the_same() {
     limit(async {
@@ -215,14 +215,14 @@ async fn a_close_that_is_given_up_closes_all_the_same() {
         assert!(tokio::time::timeout(Duration::from_millis(50), client.close()).await.is_err());
         masters.0[..2].iter().for_each(Server::resume);
         drop(guard);
-        // While the client is still there.
+        // The client still exists here.
         masters.assert_clean().await;
         drop(client);
     })
     .await;
 }
 
-/// H4.
+/// The client begins although its servers are down.
 #[tokio::test]
 async fn a_client_can_begin_before_its_servers() {
     limit(async {
@@ -243,7 +243,8 @@ async fn a_client_can_begin_before_its_servers() {
     .await;
 }
 
-/// With a skipped server no answer was awaited, so two that were back a moment later made it `Unknown` at once.
+/// The unlock awaited no answer from skipped servers. If two of them were back a moment later, it was `Unknown` at
+/// once.
 #[tokio::test]
 async fn an_unlock_waits_for_servers_that_are_back_in_time() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {

@@ -1,4 +1,4 @@
-//! What the errors say.
+//! The texts and kinds of errors.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn out_of_time_before_the_first_answer_is_no_sign_of_others() {
             let text = unreachable(error);
             assert!(text.contains("no answer yet"), "{text}");
         }
-        // Waiting in the queue, it has seen others: at first by a round of all, then at once in the queue.
+        // In a queue the call has seen others: first after a round of all servers, then in the queue at once.
         servers.iter().for_each(|server| server.network.delay(Duration::ZERO));
         let held = embedded(patient(), servers).lock("y").lock().await.unwrap();
         for millis in [1, 50, 3000] {
@@ -59,7 +59,7 @@ async fn an_option_out_of_range_is_named() {
                 matches!(&error, ConnectError::Options(OptionsError::OutOfRange { option, .. }) if is_named(option));
             assert!(fits, "{name}: {error:?}");
         }
-        // Each fits, but not what they make together.
+        // Each value is in range, but their sum is not.
         let error = builder().strict_restart(year).connect(urls).await.unwrap_err().to_string();
         assert!(error.contains("strict_restart and twice the clock_difference"), "{error}");
         let error = fairlock::LockClient::builder().lease(Duration::MAX).connect(urls).await.unwrap_err();
@@ -98,7 +98,7 @@ async fn while_servers_are_frozen_the_error_says_how_long() {
         assert!(text.contains("3 were started lately") && text.contains("62"), "{text}");
         let text = unreachable(client.lock("x").try_lock().await.unwrap_err());
         assert!(text.contains("3 were started lately"), "{text}");
-        // With nothing frozen it says nothing of it.
+        // If no server is frozen, the error does not mention a freeze.
         let client = quick().connect(masters.urls()).await.unwrap();
         for server in &masters.0 {
             server.kill().await;
@@ -143,8 +143,8 @@ async fn a_server_that_is_another_one_is_told_of() {
     .await;
 }
 
-/// Repeated blindly, it could end the hold of the next one. What a minority says of a token is not known either: it was `false`,
-/// while the hold was alive at the others. Found by an attack.
+/// A blind retry of a `force_unlock` could end the next owner's hold. A minority's answer about a token proves nothing
+/// either: the call returned `false` while the hold was alive at the others.
 #[tokio::test]
 async fn what_too_few_servers_answer_is_neither_an_answer_nor_unsent() {
     limit(async {
@@ -182,7 +182,7 @@ async fn what_too_few_servers_answer_is_neither_an_answer_nor_unsent() {
     .await;
 }
 
-/// The error names which of several servers is wrong.
+/// With several servers, the error names the one at fault.
 #[tokio::test]
 async fn an_error_of_connecting_names_the_server() {
     limit(async {
@@ -237,7 +237,7 @@ async fn a_close_tells_once_what_is_lost_and_nothing_of_what_was_dropped_before(
     .await;
 }
 
-/// A call would try without an end.
+/// Otherwise the call would keep trying forever.
 #[tokio::test]
 async fn what_a_majority_refuses_for_good_is_refused() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -257,7 +257,7 @@ async fn what_a_majority_refuses_for_good_is_refused() {
     .await;
 }
 
-/// One server refused before the call waited at another one, and was mended meanwhile.
+/// One server refused before the call waited at another one, and was repaired during the wait.
 #[tokio::test]
 async fn a_refusal_from_before_a_wait_does_not_count() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {

@@ -55,7 +55,8 @@ async fn they_take_turns_while_two_of_five_are_killed() {
     .await;
 }
 
-/// With and without data, one after the other: the freeze keeps a server out until all it may have forgotten is over.
+/// With and without data, one after the other: the freeze keeps a server out until every hold that it may have
+/// forgotten has ended.
 #[tokio::test]
 async fn q8_they_take_turns_while_masters_are_restarted_and_forget() {
     limit_to(Duration::from_secs(180), async {
@@ -83,7 +84,7 @@ async fn q8_they_take_turns_while_masters_are_restarted_and_forget() {
     .await;
 }
 
-/// One client in five cannot reach the gate: it waits at the next server, and the tokens grow all the same.
+/// One client in five cannot reach the gate and waits at the next server. The tokens still grow.
 #[tokio::test]
 async fn they_take_turns_while_one_client_is_cut_off_from_one_server() {
     limit(async {
@@ -120,7 +121,7 @@ async fn they_take_turns_with_clocks_apart_by_three_seconds() {
         let masters = Masters(servers);
         let load = Load::start(five_clients(&masters).await);
         load.goes_on("they work").await;
-        // Its tokens are the greatest, and it is the gate.
+        // This server is the gate, and its tokens are the greatest.
         masters.0[0].kill().await;
         load.goes_on("they work without the one that is ahead").await;
         masters.0[0].restart_with_data().await;
@@ -199,7 +200,7 @@ async fn they_take_turns_while_the_gate_is_a_replica() {
     .await;
 }
 
-/// NOREPLICAS, at the gate: it answers, and refuses.
+/// NOREPLICAS at the gate: it answers, but refuses.
 #[tokio::test]
 async fn they_take_turns_while_the_gate_refuses() {
     limit(async {

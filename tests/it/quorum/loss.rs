@@ -12,18 +12,19 @@ async fn flush(server: &Server) {
     redis::cmd("FLUSHALL").exec_async(&mut server.connection().await).await.unwrap();
 }
 
-/// Otherwise the watchdog would renew the rest as long as the guard lives, and no other call would get past the gate.
+/// Otherwise the watchdog would renew the remaining servers for the life of the guard, and no other call would get past
+/// the gate.
 #[tokio::test]
 async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
     limit(async {
         let masters = Masters::start(3).await;
         let (one, other) = (masters.client().await, masters.client().await);
         let lost = one.lock("x").lock().await.unwrap();
-        // They forget it.
+        // These servers forget the hold.
         masters.0[1].restart().await;
         masters.0[2].restart().await;
         assert!(matches!(lost.lost().await, Loss::Gone | Loss::Expired));
-        // The guard is alive, and its hold on the gate was not lost.
+        // The guard still exists, and its hold at the gate was intact.
         let next = other.lock("x").lock().await.unwrap();
         assert!(next.token() > lost.token() && next.servers().contains(&0));
         assert!(!lost.is_valid() && lost.servers().is_empty());
@@ -36,7 +37,7 @@ async fn what_is_left_of_a_lost_majority_is_given_back_at_once() {
     .await;
 }
 
-/// The unlock said that it was forced, and the watchers heard that it was freed. Found by an attack.
+/// The unlock reported a forced loss, and the watchers an unlock.
 #[tokio::test]
 async fn a_force_before_an_unlock_is_served_is_a_loss_for_all_who_hear_of_it() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -53,7 +54,8 @@ async fn a_force_before_an_unlock_is_served_is_a_loss_for_all_who_hear_of_it() {
     .await;
 }
 
-/// A majority has it, one has forgotten it, and of that majority one is down: no other client can have had it.
+/// Two servers have the hold and one has forgotten it. Then one of the two goes down: still no other client can have
+/// got the lock.
 #[tokio::test]
 async fn an_unlock_that_a_server_does_not_answer_is_no_loss_since_another_one_forgot() {
     limit(async {
@@ -71,7 +73,7 @@ async fn an_unlock_that_a_server_does_not_answer_is_no_loss_since_another_one_fo
     .await;
 }
 
-/// Found by the release: a majority has deleted the key, and there is no message for that.
+/// Only the release finds out: a majority has deleted the key, and no message announces that.
 #[tokio::test]
 async fn an_unlock_says_that_a_majority_had_lost_it() {
     limit(async {
@@ -114,14 +116,14 @@ async fn a_nested_guard_with_fewer_servers_hears_of_a_loss_after_the_outer_one_i
     .await;
 }
 
-/// Q8: a master that lost its data does not count until all that it has forgotten is over.
+/// Q8: a master that lost its data does not count until every hold that it forgot has ended.
 #[tokio::test]
 async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
         // New servers freeze too, once.
         let (client, other) = (embedded(strict(), servers), embedded(strict(), servers));
         let guard = client.lock("x").with_lease(Duration::from_millis(1500)).lock().await.unwrap();
-        // The hold is on all three; two of them forget it.
+        // All three servers have the hold, and two of them forget it.
         let deadline = Instant::now() + guard.valid_for();
         for server in &servers[..2] {
             server.server.shut_down();
@@ -135,7 +137,7 @@ async fn q8_a_master_that_has_forgotten_a_hold_does_not_count() {
     .await;
 }
 
-/// P2: a client that comes when the servers have forgotten all tokens knows their clocks, and proposes no token from before.
+/// P2: a client that comes after the servers have forgotten all tokens knows their clocks, and proposes no older token.
 #[tokio::test]
 async fn p2_tokens_grow_for_a_new_client_of_servers_that_have_forgotten_them() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -151,7 +153,7 @@ async fn p2_tokens_grow_for_a_new_client_of_servers_that_have_forgotten_them() {
     .await;
 }
 
-/// Q10: what a server of the hold says later does not bring it back.
+/// Q10: later answers of the hold's servers do not bring it back.
 #[tokio::test]
 async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -173,7 +175,7 @@ async fn q10_a_holder_that_was_cut_off_has_lost_it_for_good() {
     .await;
 }
 
-/// Q5: a guard that one server still renews is good for as long as a majority has it, and not for longer.
+/// Q5: a guard that one server still renews is valid only for as long as a majority has it.
 #[tokio::test]
 async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -182,7 +184,8 @@ async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
         let id = client.id().to_owned();
         servers[..2].iter().for_each(|server| server.network.cut_off(&id));
         let (cut_off, left) = (Instant::now(), guard.valid_for());
-        // Server 2 has renewed it meanwhile. The deadlines of the others may differ by the pause before a repeated request.
+        // Server 2 has renewed the hold in between. The deadlines at the others may differ by the pause before a
+        // repeated request.
         sleep(left * 2 / 3).await;
         let longest = left - cut_off.elapsed() + Duration::from_millis(100);
         assert!(guard.is_valid() && guard.valid_for() <= longest, "{:?}", guard.valid_for());
@@ -192,7 +195,7 @@ async fn q5_a_guard_is_valid_until_the_deadline_of_a_majority() {
     .await;
 }
 
-/// P2: the tokens of the server whose clock is ahead are raised on the others before it is gone.
+/// P2: the other servers are raised to the tokens of the server whose clock is ahead, before that server is gone.
 #[tokio::test]
 async fn q3_tokens_grow_when_the_server_with_the_greatest_ones_is_gone() {
     limit(async {

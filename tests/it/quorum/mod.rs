@@ -1,4 +1,4 @@
-//! A lock on several masters: real servers that are killed, frozen, restarted, cut off, full and read-only.
+//! A lock on several masters: real servers that the tests kill, stop, restart, cut off, fill, and make read-only.
 
 mod basics;
 mod cancel;
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{Server, Timing, embedded, eventually};
 
-/// The servers of a quorum. They end with it.
+/// The servers of a quorum.
 struct Masters(Vec<Server>);
 
 impl Masters {
@@ -39,17 +39,17 @@ impl Masters {
         self.0.iter().map(Server::url).collect()
     }
 
-    /// Without waiting for the first freeze.
+    /// A client that does not wait for the first freeze.
     async fn client(&self) -> LockClient {
         quick().connect(self.urls()).await.expect("the servers are there")
     }
 
-    /// How often each of three has run a command.
+    /// How often each of three servers has run a command.
     async fn calls(&self, name: &str) -> [u64; 3] {
         [self.0[0].calls(name).await, self.0[1].calls(name).await, self.0[2].calls(name).await]
     }
 
-    /// Nothing but tokens and the records of the last start is left.
+    /// Only tokens and the records of the last start remain.
     async fn assert_clean(&self) {
         for server in &self.0 {
             server.assert_clean().await;
@@ -66,16 +66,16 @@ fn quick() -> LockClientBuilder {
     builder().without_strict_restart()
 }
 
-/// With a lease, and with it a freeze, that a test can wait for.
+/// A lease that a test can wait for, and with it a freeze.
 fn strict() -> LockClientBuilder {
     let (lease, operation_timeout) = (Duration::from_millis(1500), Duration::from_millis(500));
-    // With the poll interval it is the lease.
+    // Together with the poll interval it makes up the lease.
     let grant_ttl = Duration::from_millis(1000);
     let each = Timing { lease, operation_timeout, grant_ttl, ..Timing::default() }.builder();
     each.clock_difference(Duration::ZERO)
 }
 
-/// A resource that refuses old tokens, and sees who comes in while another one is inside.
+/// A resource that refuses old tokens, and notices visits while another visitor is inside.
 #[derive(Default)]
 struct Resource {
     token: AtomicU64,
@@ -83,7 +83,8 @@ struct Resource {
 }
 
 impl Resource {
-    /// What a guard that is still valid at the end has seen is an error.
+    /// If the guard is still valid at the end, no other visitor may have come in, and its token must be the greatest so
+    /// far.
     async fn visit(&self, guard: &LockGuard) {
         let visit = self.visits.fetch_add(1, Ordering::SeqCst) + 1;
         let newest = self.token.fetch_max(guard.token(), Ordering::SeqCst);
@@ -100,7 +101,7 @@ impl Resource {
     }
 }
 
-/// Clients that take turns at a resource until they are stopped.
+/// Clients that take turns at a resource until the test stops them.
 struct Load {
     resource: Arc<Resource>,
     stop: Arc<AtomicBool>,
@@ -108,7 +109,6 @@ struct Load {
 }
 
 impl Load {
-    /// One task for each of the clients.
     fn start(clients: impl IntoIterator<Item = LockClient>) -> Self {
         let mut load = Self { resource: Arc::default(), stop: Arc::default(), tasks: JoinSet::new() };
         for client in clients {
@@ -117,7 +117,8 @@ impl Load {
                 while !stop.load(Ordering::SeqCst) {
                     let guard = client.lock("x").lock().await.unwrap();
                     resource.visit(&guard).await;
-                    // What a fault does to a release is not the subject: the background goes on with it.
+                    // A fault may affect a release, which this test does not check: the client goes on with it in the
+                    // background.
                     let _ = guard.unlock().await;
                 }
                 // A server may be down.
@@ -131,7 +132,7 @@ impl Load {
         self.goes_on_for(50, what).await;
     }
 
-    /// Fails unless `visits` more come.
+    /// Fails unless at least this many more visits come.
     async fn goes_on_for(&self, visits: u64, what: &str) {
         let before = self.resource.visits();
         eventually(what, async || self.resource.visits() >= before + visits).await;

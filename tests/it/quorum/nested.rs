@@ -14,7 +14,7 @@ fn patient() -> LockClientBuilder {
     Timing::relaxed().builder().server_timeout(NODE_TIMEOUT).without_strict_restart()
 }
 
-/// Ten pairs of nested calls, which have two of the three servers.
+/// Makes ten pairs of nested calls, each at two of the three servers.
 async fn nested_pairs(client: &LockClient) {
     let lock = client.lock("x");
     for _ in 0..10 {
@@ -26,7 +26,7 @@ async fn nested_pairs(client: &LockClient) {
     }
 }
 
-/// Q10: the hold may be valid at a server that died, until its lease is over. No call waits for it.
+/// Q10: at a server that died, the hold may be valid until its lease ends. No call waits for that server.
 #[tokio::test]
 async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
     limit(async {
@@ -41,7 +41,7 @@ async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
             .await;
             let begun = Instant::now();
             nested_pairs(&client).await;
-            // It would be one time-out for each of the twenty.
+            // Otherwise each of the twenty would cost a time-out.
             assert!(begun.elapsed() < 5 * NODE_TIMEOUT, "{:?}", begun.elapsed());
             outer.unlock().await.unwrap();
         };
@@ -50,7 +50,7 @@ async fn q10_a_dead_server_of_the_hold_is_skipped_by_nested_calls() {
     .await;
 }
 
-/// Q10: one time-out or two, until it is left out.
+/// Q10: one time-out or two, until the client skips the server.
 #[tokio::test]
 async fn q10_a_silent_server_of_the_hold_is_waited_for_once_by_nested_calls() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -70,7 +70,7 @@ async fn q10_a_silent_server_of_the_hold_is_waited_for_once_by_nested_calls() {
     .await;
 }
 
-/// Its release has no answer from one server yet, so the client still knows of the hold.
+/// One server has not answered the release yet, so the client still knows the hold.
 #[tokio::test]
 async fn q11_a_hold_that_is_being_given_back_is_not_entered_again() {
     limit(async {
@@ -109,7 +109,7 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                 let outer = lock.lock().await.unwrap();
                 servers[2].network.silence(true);
                 let losing = async {
-                    // The call is on its way: with the silent server each look takes long.
+                    // The call is under way: because of the silent server each status takes long.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     eventually("it has answers of the others", async || {
                         let status = other.lock("x").status().await.unwrap();
@@ -120,7 +120,7 @@ async fn q4_a_server_that_is_lost_while_another_one_is_silent_does_not_count() {
                     .await;
                     second.lock("x").force_unlock().await.unwrap();
                     eventually("its client knows", async || outer.servers() == [0, 2]).await;
-                    // Past the time that the call has for it.
+                    // Longer than the call waits for it.
                     tokio::time::sleep(NODE_TIMEOUT + Duration::from_millis(500)).await;
                     servers[2].network.silence(false);
                 };

@@ -1,4 +1,4 @@
-//! What a user has with one server works with several.
+//! Everything that users have with one server also works with several.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_held_sees_each_end() {
         let (held, token) = (guard.held(), guard.ended_token());
         assert_eq!((held.token(), held.holds(), held.owner_id()), (guard.token(), 1, guard.owner_id()));
         assert!(held.is_valid() && !token.is_cancelled());
-        // A silent server does not keep it from being free.
+        // A server that is down must not delay the unlock.
         servers[2].server.shut_down();
         guard.unlock().await.unwrap();
         let began = Instant::now();
@@ -53,7 +53,7 @@ async fn a_held_sees_each_end() {
     .await;
 }
 
-/// P1: with the same id one of them would leave for the other.
+/// P1: if two clients had the same id, one of them would leave for the other.
 #[tokio::test]
 async fn clients_of_one_and_of_several_embedded_servers_are_not_mixed_up() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -146,7 +146,7 @@ async fn a_hold_that_was_shown_is_ended_and_no_other() {
     .await;
 }
 
-/// P6: what a call is granted while it is not polled goes to the next one soon.
+/// P6: if a caller does not poll, its grant soon goes to the next caller.
 #[tokio::test]
 async fn p6_a_call_that_is_not_polled_costs_others_a_moment() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -160,7 +160,7 @@ async fn p6_a_call_that_is_not_polled_costs_others_a_moment() {
         let began = Instant::now();
         let next = other.lock("x").lock().await.unwrap();
         assert!(began.elapsed() <= Duration::from_millis(300), "{:?}", began.elapsed());
-        // Polled again it waits anew.
+        // When its caller polls it again, it waits again.
         assert!(waiting.as_mut().now_or_never().is_none());
         next.unlock().await.unwrap();
         waiting.await.unwrap().unlock().await.unwrap();
@@ -168,7 +168,8 @@ async fn p6_a_call_that_is_not_polled_costs_others_a_moment() {
     .await;
 }
 
-/// A call that is polled keeps what it has, however long it waits for the rest: here at the second server, with the third down.
+/// A polled call keeps its servers, however long it waits for the rest: here at the second server, while the third is
+/// down.
 #[tokio::test]
 async fn what_a_waiting_call_has_is_renewed() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -188,11 +189,11 @@ async fn what_a_waiting_call_has_is_renewed() {
     .await;
 }
 
-/// `FAIRLOCK_URL` has three, or `--url` is given three times.
+/// `FAIRLOCK_URL` lists three servers, or the command gets `--url` three times.
 #[tokio::test]
 async fn the_command_works_with_several_servers() {
     limit(async {
-        // It may have to be built, and nothing is renewed meanwhile.
+        // The build may take a while, and nothing would renew the hold during it.
         tool::path();
         let masters = Masters::start(3).await;
         let (urls, client) = (masters.urls(), masters.client().await);
@@ -217,7 +218,7 @@ async fn the_command_works_with_several_servers() {
         let forced = run(&["force-unlock", "--yes", "x"]).await;
         assert!(forced.out.contains("was taken away from job 17"), "{forced:?}");
         assert_eq!(guard.lost().await, Loss::Forced);
-        // After the freeze of new servers: the lease, twice the error of the clocks, and a second.
+        // After the freeze of new servers: the lease, twice the clock error, and one second.
         let worked = run(&["lock", "x", "--", "echo", "worked"]).await;
         assert_eq!((worked.code, worked.out.as_str()), (Some(0), "worked\n"), "{worked:?}");
         let doctor = run(&["doctor"]).await;

@@ -1,4 +1,4 @@
-//! Where calls wait: the gate, and what is held meanwhile.
+//! Where calls wait: the gate, and what they hold in the meantime.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use tokio::time::Instant;
 use super::{Load, Masters, Resource, embedded, quick};
 use crate::support::{Embedded, Proxy, Timing, eventually, limit, on_several_in_virtual_time};
 
-/// Q2: with two of five dead all of the others are needed. A call that waits at one of them holds nothing above it;
-/// otherwise two calls that came in by different gates could wait for each other.
+/// Q2: with two of five servers dead, a call needs all the others. While it waits at one of them it holds nothing above
+/// it. Otherwise two calls that came in by different gates could wait for each other.
 #[tokio::test]
 async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
     limit(async {
         let masters = Masters::start(5).await;
         masters.0[3].kill().await;
         masters.0[4].kill().await;
-        // As one would that came in by another gate.
+        // Like a call that came in by another gate.
         let timing = Timing::default();
         let (at_one, at_two) = (timing.connect(&masters.0[1].url()).await, timing.connect(&masters.0[2].url()).await);
         let held = at_one.lock("x").lock().await.unwrap();
@@ -46,7 +46,6 @@ async fn q2_who_waits_above_the_gate_holds_nothing_above_that() {
     .await;
 }
 
-/// Q2: a majority is enough.
 #[tokio::test]
 async fn q2_with_a_majority_a_busy_server_is_left_alone() {
     limit(async {
@@ -63,7 +62,7 @@ async fn q2_with_a_majority_a_busy_server_is_left_alone() {
     .await;
 }
 
-/// Q2: but not the gate, where others may wait: they would be passed by (P3).
+/// Q2: but a call never skips a busy gate, where others may wait: it would overtake them (P3).
 #[tokio::test]
 async fn q2_a_busy_gate_is_waited_for_although_a_majority_is_free() {
     limit(async {
@@ -88,7 +87,7 @@ async fn q2_a_busy_gate_is_waited_for_although_a_majority_is_free() {
     .await;
 }
 
-/// Q1: first come, first served where all can reach the gate, also over clients.
+/// Q1: first come, first served if all callers can reach the gate, even across clients.
 #[tokio::test]
 async fn q1_those_who_reach_the_same_gate_are_served_in_their_order() {
     limit(async {
@@ -162,7 +161,7 @@ async fn a_client_that_cannot_reach_the_gate_waits_at_the_next_server() {
     .await;
 }
 
-/// Q10: the servers are looked at anew after a wait. Otherwise each waiter would wait for the dead one.
+/// Q10: after a wait the call looks at the servers again. Otherwise each waiter would wait for the dead one.
 #[tokio::test]
 async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -186,14 +185,14 @@ async fn q10_a_server_that_died_during_the_wait_is_not_waited_for() {
         for wait in waiting {
             wait.await.unwrap().unwrap();
         }
-        // The bound is the time-out that each of them would sit out.
+        // The bound is the time-out that each of them would wait for.
         assert!(begun.elapsed() < node_timeout, "{:?}", begun.elapsed());
         servers[2].server.start_up();
     })
     .await;
 }
 
-/// Q10: a gate that freezes while they wait there. The next server is the gate.
+/// Q10: the gate freezes while they wait there, and the next server becomes the gate.
 #[tokio::test]
 async fn q10_those_who_wait_at_a_gate_that_freezes_go_to_the_next_one() {
     limit(async {
@@ -226,7 +225,7 @@ async fn q10_those_who_wait_at_a_gate_that_freezes_go_to_the_next_one() {
     .await;
 }
 
-/// A gate that refuses one name for good: the next server is the gate for it.
+/// The gate refuses one name for good, so the next server is the gate for that name.
 #[tokio::test]
 async fn a_gate_that_refuses_the_name_is_not_waited_at() {
     limit(async {
@@ -251,7 +250,7 @@ async fn a_gate_that_refuses_the_name_is_not_waited_at() {
     .await;
 }
 
-/// The gate refuses everything while they wait there, although it answers: they go to the next one.
+/// Q10: the gate answers but refuses everything while they wait there. They go to the next one.
 #[tokio::test]
 async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one() {
     limit(async {
@@ -265,7 +264,7 @@ async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one()
         eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
         let mut redis = masters.0[0].connection().await;
         redis::cmd("CONFIG").arg(&["SET", "min-replicas-to-write", "1"]).exec_async(&mut redis).await.unwrap();
-        // The gate refuses this too, and goes on counting it.
+        // The gate refuses this too, and goes on counting the hold.
         let _ = held.unlock().await;
         let guard = waiting.await.unwrap().unwrap();
         assert_eq!(guard.servers(), [1, 2]);
@@ -278,7 +277,7 @@ async fn q10_those_who_wait_at_a_gate_that_begins_to_refuse_go_to_the_next_one()
     .await;
 }
 
-/// The same by the first probe that is refused: the next poll, and the next probe, may be seconds away.
+/// The same, already at the first refused probe: the next poll and the next probe may be seconds away.
 #[tokio::test]
 async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -290,7 +289,7 @@ async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
             grant_ttl: poll_interval,
             ..Timing::default()
         };
-        // The probes come at each third of the operation time-out.
+        // A probe comes at each third of the operation time-out.
         let first_probe = timing.operation_timeout / 3;
         let connect = || embedded(timing.builder().without_strict_restart(), servers);
         let (one, other) = (connect(), connect());
@@ -299,7 +298,6 @@ async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
         let waiting = tokio::spawn(async move { lock.lock_timeout(first_probe * 3 / 2).await });
         eventually("it waits", async || one.lock("x").status().await.unwrap().waiters == 1).await;
         servers[0].network.refuse(Some("NOREPLICAS Not enough good replicas to write."));
-        // The gate refuses this too.
         let _ = held.unlock().await;
         assert_eq!(waiting.await.unwrap().unwrap().servers(), [1, 2]);
         servers[0].network.refuse(None);
@@ -307,7 +305,7 @@ async fn q10_a_gate_that_begins_to_refuse_is_noticed_before_the_next_poll() {
     .await;
 }
 
-/// Not one round of requests for a caller whose time is over.
+/// A caller whose time has ended gets not even one more round of requests.
 #[tokio::test]
 async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -327,14 +325,13 @@ async fn a_time_out_says_whether_others_have_it_or_too_few_servers_serve() {
     .await;
 }
 
-/// From the simulator: a grant of the gate came so late that it was confirmed first, and so did not count as one.
-/// Whichever moment the call ends in, others were in its way.
+/// A grant of the gate came so late that the client confirmed it first, so it did not count as one. At whatever moment
+/// the call ends, others were in its way.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says_so() {
     let servers = [0; 3].map(|_| fairlock::simulation::server(crate::support::Network::slow()));
     let poll = Timing::default().poll_interval;
-    // As short as it may be.
     let nodes = Timing { grant_ttl: Duration::from_millis(1), ..Timing::default() };
     let connect = || nodes.builder().without_strict_restart().embedded(&servers).unwrap();
     let (one, other) = (connect(), connect());
@@ -352,7 +349,7 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
             }
             Err(error) => assert!(matches!(error, LockError::Timeout { .. }), "after {later:?}: {error:?}"),
         }
-        // The background releases the rest.
+        // The client releases the rest in the background.
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert!(acquired > 0 && acquired < 60, "{acquired}: from before the hand-over to after the last answer");
@@ -360,8 +357,8 @@ async fn a_call_that_waited_at_the_gate_and_ends_in_the_middle_of_a_request_says
     other.close().await.unwrap();
 }
 
-/// P9: a call begins to wait at a server in the moment in which that is lost. The task that looks for lost servers first looks after
-/// that, and so it sees no change.
+/// P9: a call begins to wait at a server just when that server is lost. The task that looks for lost servers looks only
+/// after that, so it sees no change.
 #[tokio::test]
 async fn p9_a_call_that_begins_to_wait_as_its_server_is_lost_goes_on() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -386,8 +383,8 @@ async fn p9_a_call_that_begins_to_wait_as_its_server_is_lost_goes_on() {
     .await;
 }
 
-/// P9: a client that is cut off from the gate keeps two calls queued at the second server. A call of the others waits there too, with the
-/// gate, so it has its turn: it would never find the server free.
+/// P9: a client without the gate keeps two calls queued at the second server. Another client's call has the gate and
+/// queues there too, so it gets its turn: it would never find that server free.
 #[tokio::test]
 async fn p9_a_client_that_is_cut_off_from_the_gate_starves_nobody() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -422,7 +419,7 @@ async fn p9_a_client_that_is_cut_off_from_the_gate_starves_nobody() {
     .await;
 }
 
-/// P3: who has lost the gate has lost its turn, and what it waits for above that is of no use to it.
+/// P3: a call that has lost the gate has lost its turn, and waiting further up is of no use to it.
 #[tokio::test]
 async fn p3_who_loses_the_gate_while_it_waits_above_goes_back_to_it() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -434,7 +431,7 @@ async fn p3_who_loses_the_gate_while_it_waits_above_goes_back_to_it() {
         let lock = client.lock("x").with_lease(Duration::from_secs(5));
         let waiting = tokio::spawn(async move { lock.lock().await });
         let mut last = 0;
-        // The first one is ended by force, and each that follows by its own time.
+        // The test ends the first hold of the gate by force; later ones end with their lease.
         for _ in 0..3 {
             let token = Cell::new(0);
             eventually("it has the gate, and waits at the second one", async || {

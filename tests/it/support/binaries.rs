@@ -6,15 +6,16 @@ use std::sync::LazyLock;
 
 const NAMES: [&str; 4] = ["fairlock", "recipe-cron", "recipe-leader", "recipe-tenants"];
 
-/// The folder of the binaries. One build for all of them, with the features of `cargo test --workspace --all-features`, so that
-/// nothing is built twice.
+/// The folder of the binaries. One build makes all of them, with the features of `cargo test --workspace
+/// --all-features`, so that nothing is built twice.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--locked", "--workspace", "--all-features"]).current_dir(env!("CARGO_MANIFEST_DIR"));
     build.args(NAMES.iter().flat_map(|name| ["--bin", name]));
-    // Cargo compares these with its last run: with what it has set for this test, or what `--report-time` needs, it would
-    // build ring, and all that depends on it, anew. The next build would do the same without them.
+    // Cargo compares these variables with its last run. With the values that it has set for this test, or that
+    // `--report-time` needs, it would rebuild ring and everything that depends on it, and the next build without them
+    // would do the same.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -26,7 +27,8 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().with_file_name("debug")
 });
 
-/// Builds them before a test begins: a build within it would stop its runtime, and with it the renewals of its own holds.
+/// Builds them before a test begins. A build inside the test would stop its runtime, and with it the renewals of its
+/// own holds.
 pub async fn build() {
     tokio::task::spawn_blocking(|| LazyLock::force(&FOLDER)).await.unwrap();
 }

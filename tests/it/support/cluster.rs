@@ -2,13 +2,13 @@
 
 use super::{Server, eventually, free_port};
 
-/// Its servers end with it.
+/// A cluster whose servers end with it.
 pub struct Cluster {
     pub masters: Vec<Server>,
 }
 
 impl Cluster {
-    /// The slots are split evenly between the masters.
+    /// Starts masters that share the slots evenly.
     pub async fn start(masters: u16) -> Self {
         Self::with(masters, &[]).await
     }
@@ -19,11 +19,11 @@ impl Cluster {
         Self { masters: nodes.into_iter().map(|(server, _)| server).collect() }
     }
 
-    /// Servers that are no cluster yet, and the ports of their bus.
+    /// Starts servers that are not a cluster yet. Returns them with the ports of their bus.
     pub async fn nodes(masters: u16, args: &[&str]) -> Vec<(Server, String)> {
         let mut servers = Vec::new();
         for _ in 0..masters {
-            // The port of the cluster's bus is the other one plus 10,000 otherwise, which need not be free.
+            // By default the port of the cluster's bus is the server's port plus 10,000, which may be in use.
             let bus = free_port().to_string();
             let all = [&["--cluster-enabled", "yes", "--cluster-port", &bus], args].concat();
             servers.push((Server::with(&all).await, bus));
@@ -31,7 +31,7 @@ impl Cluster {
         servers
     }
 
-    /// Makes a cluster of them.
+    /// Makes a cluster of these servers.
     pub async fn create(servers: &[(Server, String)]) {
         let (first, bus) = &servers[0];
         let masters = u32::try_from(servers.len()).unwrap();
@@ -50,7 +50,7 @@ impl Cluster {
         }
     }
 
-    /// Its first nodes are killed, and come back with their data at these ports.
+    /// Kills its first nodes, and starts them with their data at these ports.
     pub async fn come_back_at(&mut self, ports: &[u16]) {
         for master in self.masters.iter().take(ports.len()) {
             master.kill().await;
@@ -61,7 +61,7 @@ impl Cluster {
         self.settle().await;
     }
 
-    /// Waits until all nodes report that the cluster is complete.
+    /// Waits until all nodes find the cluster complete.
     pub async fn settle(&self) {
         for server in &self.masters {
             eventually("the cluster is complete", async || {
@@ -71,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// The latest change that it knows of.
+    /// The latest epoch that any of its nodes knows.
     pub async fn epoch(&self) -> u64 {
         let mut latest = 0;
         for server in &self.masters {
@@ -82,7 +82,7 @@ impl Cluster {
         latest
     }
 
-    /// Makes its epoch a later one.
+    /// Moves its epoch beyond this one.
     pub async fn advance_beyond(&self, epoch: u64) {
         while self.epoch().await <= epoch {
             for server in &self.masters {
@@ -100,7 +100,7 @@ impl Cluster {
         command(&self.masters[master], &["CLUSTER", "MYID"]).await
     }
 
-    /// Moves a slot with all its keys; `while_it_moves` runs when half of the way is done.
+    /// Moves a slot with all its keys. Runs `while_it_moves` half-way.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize, while_it_moves: impl AsyncFnOnce()) {
         let (source, target, slot) = (&self.masters[from], &self.masters[to], slot.to_string());
         command(target, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from).await]).await;
@@ -133,7 +133,7 @@ pub async fn command(server: &Server, words: &[&str]) -> String {
     redis::from_redis_value::<Option<String>>(reply).ok().flatten().unwrap_or_default()
 }
 
-/// The slot of a lock's keys, as the server says it.
+/// The slot of a lock's keys, according to the server.
 pub async fn slot_of(server: &Server, name: &str) -> u16 {
     let mut redis = server.connection().await;
     redis::cmd("CLUSTER").arg("KEYSLOT").arg(format!("fairlock:{{n:{name}}}")).query_async(&mut redis).await.unwrap()

@@ -1,4 +1,4 @@
-//! What the library logs.
+//! Collects the library's log.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,22 +19,22 @@ pub struct Collect {
 #[derive(Default)]
 struct Said {
     lines: Vec<String>,
-    /// The id of each is its place, from 1.
+    /// A span's id is its place here, from 1.
     spans: Vec<Span>,
     /// The spans that are entered now.
     entered: Vec<u64>,
 }
 
-/// A span and what became of it.
+/// A span and its state.
 #[derive(Debug, Clone)]
 pub struct Span {
     pub name: &'static str,
     pub level: Level,
     pub target: String,
     pub fields: BTreeMap<String, String>,
-    /// The span that it is a part of.
+    /// The span that contains it.
     pub parent: Option<&'static str>,
-    /// How often it is kept.
+    /// The number of its handles.
     kept: usize,
 }
 
@@ -44,11 +44,11 @@ impl Span {
     }
 }
 
-/// With a single subscriber in the process, tracing asks the thread that first comes to a call site. That may be a test
-/// without one, and then the call site stays silent. So there are always two.
+/// If the process has only one subscriber, tracing asks the first thread that reaches a call site. That may be a test
+/// without a subscriber, and then the call site stays silent. So there are always two.
 pub(super) static ANOTHER: LazyLock<tracing::Dispatch> = LazyLock::new(|| tracing::Dispatch::new(Collect::default()));
 
-/// The subscriber of this thread while the guard lives.
+/// Makes this the subscriber of the thread while the guard lives.
 pub fn log_to(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
     LazyLock::force(&ANOTHER);
     tracing::subscriber::set_default(subscriber)
@@ -61,7 +61,7 @@ impl Default for Collect {
 }
 
 impl Collect {
-    /// Not what is below this level.
+    /// Skips events below this level.
     pub fn up_to(most: Level) -> Self {
         Self { most, said: Arc::default() }
     }
@@ -78,18 +78,18 @@ impl Collect {
         self.said().lines.clear();
     }
 
-    /// Each as its level and its fields.
+    /// All events, each as its level and its fields.
     pub fn lines(&self) -> Vec<String> {
         self.said().lines.clone()
     }
 
-    /// The lines of one event, by the beginning of its text.
+    /// The lines of one event, found by the beginning of its text.
     pub fn of(&self, level: &str, text: &str) -> Vec<String> {
         let start = format!("{level} message={text}");
         self.lines().into_iter().filter(|line| line.starts_with(&start)).collect()
     }
 
-    /// Whether there is one. tests/house.rs looks for the calls: a test sees each event.
+    /// Whether the event occurred. tests/house.rs looks for calls of this: a test must see each event.
     pub fn saw(&self, level: &str, text: &str) -> bool {
         !self.of(level, text).is_empty()
     }

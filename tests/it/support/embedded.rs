@@ -1,5 +1,5 @@
-//! An embedded server in virtual time, for tests that wait: an hour of leases passes in milliseconds, and a busy machine is as
-//! good as a quiet one.
+//! An embedded server in virtual time, for tests that wait: an hour of leases takes milliseconds, and it does not
+//! matter how busy the machine is.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::{BOOT, Timing, eventually, limit_to};
 
-/// Time passes only while all tasks wait, so a test that hangs comes to this limit at once.
+/// Time passes only while all tasks wait, so a test that hangs reaches this limit at once.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub struct Embedded {
@@ -26,7 +26,7 @@ impl Embedded {
         embedded
     }
 
-    /// With one clock for all.
+    /// Several servers with one clock.
     pub fn several<const N: usize>() -> [Self; N] {
         let networks: [Network; N] = std::array::from_fn(|_| Network::default());
         let servers = servers(networks.clone());
@@ -41,26 +41,26 @@ impl Embedded {
         builder.embedded(&self.server).expect("the server is there")
     }
 
-    /// Runs a command on the keys, as an operator would. The words of the reply; nil is an empty one.
+    /// Runs a command on the keys, as an operator would. Returns the words of the reply, with an empty one for nil.
     pub fn command(&self, words: &[&str]) -> Vec<String> {
         command(&self.server, words)
     }
 
-    /// P10, see [`Server::assert_clean`](super::Server::assert_clean). The embedded server does not list its subscriptions.
+    /// P10, see [`Server::assert_clean`](super::Server::assert_clean). The embedded server does not list subscriptions.
     pub async fn assert_clean(&self) {
         let clean = async || self.server.keys().iter().all(|key| key.ends_with("}:token") || key == BOOT);
         eventually("only tokens are left", clean).await;
     }
 }
 
-/// What lies between the server and its clients. Nothing goes wrong in it until a test says so.
+/// The network between a server and its clients. It works until a test sets a fault.
 #[derive(Clone, Default)]
 pub struct Network(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     delay: Duration,
-    /// The delay of each client, by its id. `None`: nothing arrives from it, and nothing at it.
+    /// The delay of each client, by its id. `None`: the network loses everything from and to this client.
     delays: BTreeMap<String, Option<Duration>>,
     is_silent: bool,
     loses_messages: bool,
@@ -70,7 +70,7 @@ struct State {
 }
 
 impl Network {
-    /// Requests, replies and messages take 5 ms each.
+    /// A network in which requests, replies and messages take 5 ms each.
     pub fn slow() -> Self {
         let network = Self::default();
         network.delay(Duration::from_millis(5));
@@ -81,7 +81,7 @@ impl Network {
         look(&mut self.0.lock().unwrap())
     }
 
-    /// Delays requests and replies, by this much each.
+    /// Delays each request and each reply by this much.
     pub fn delay(&self, delay: Duration) {
         self.with(|state| state.delay = delay);
     }
@@ -91,7 +91,7 @@ impl Network {
         self.with(|state| state.delays.insert(client.to_owned(), Some(delay)));
     }
 
-    /// What is sent to this client or by it is lost.
+    /// Loses everything that this client sends or should receive.
     pub fn cut_off(&self, client: &str) {
         self.with(|state| state.delays.insert(client.to_owned(), None));
     }
@@ -100,17 +100,17 @@ impl Network {
         self.with(|state| state.delays.remove(client));
     }
 
-    /// While on, all requests are lost.
+    /// Loses all requests while it is on.
     pub fn silence(&self, on: bool) {
         self.with(|state| state.is_silent = on);
     }
 
-    /// While on, no message arrives that is not the reply to a request.
+    /// Loses all messages, but no replies, while it is on.
     pub fn lose_messages(&self, on: bool) {
         self.with(|state| state.loses_messages = on);
     }
 
-    /// The error with which the server refuses all requests.
+    /// Sets the error with which the server refuses all requests.
     pub fn refuse(&self, refusal: Option<&'static str>) {
         self.with(|state| state.refusal = refusal);
     }
@@ -120,14 +120,14 @@ impl Network {
         self.with(|state| state.calls)
     }
 
-    /// How many requests were refused.
+    /// How many requests the server has refused.
     pub fn refused(&self) -> u64 {
         self.with(|state| state.refused)
     }
 }
 
 impl State {
-    /// `None`: it is lost.
+    /// `None` for a lost request.
     fn delay_of(&self, client: &str) -> Option<Duration> {
         self.delays.get(client).copied().unwrap_or(Some(self.delay)).filter(|_| !self.is_silent)
     }
@@ -155,7 +155,7 @@ impl Faults for Network {
     }
 }
 
-/// Time is virtual for this future, if the runtime has one thread.
+/// Makes time virtual for this future, if the runtime has one thread.
 pub async fn virtually<F: Future>(future: F) -> F::Output {
     if Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
         return future.await;
@@ -166,18 +166,19 @@ pub async fn virtually<F: Future>(future: F) -> F::Output {
     output
 }
 
-/// Runs a whole test in virtual time, on a server of its own. Checks P10 afterwards, as [`on_a_server`](super::on_a_server).
+/// Runs a whole test in virtual time, on its own server. Checks P10 afterwards, like
+/// [`on_a_server`](super::on_a_server).
 pub async fn in_virtual_time(test: impl AsyncFnOnce(&Embedded)) {
     on_several_in_virtual_time(async |[server]: &[Embedded; 1]| test(server).await).await;
 }
 
-/// A client of all of them.
+/// A client of all these servers.
 pub fn embedded(builder: LockClientBuilder, servers: &[Embedded]) -> LockClient {
     let servers: Vec<_> = servers.iter().map(|each| each.server.clone()).collect();
     builder.embedded(&servers).expect("the servers are there")
 }
 
-/// The same on several servers.
+/// Like [`in_virtual_time`], on several servers.
 pub async fn on_several_in_virtual_time<const N: usize>(test: impl AsyncFnOnce(&[Embedded; N])) {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let all = async {

@@ -1,5 +1,5 @@
-//! What came before the failure of a test that seldom fails: what the library said, what the proxies did, and what the
-//! test did, with times.
+//! The events before the failure of a test that seldom fails, with times: events of the library, of the proxies, and of
+//! the test.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,9 +11,9 @@ use tracing::{Event, Metadata, Subscriber};
 
 use super::collect::{ANOTHER, Text};
 
-/// Lines to keep, of all clients together.
+/// How many lines to keep, for all clients together.
 const KEPT: usize = 60_000;
-/// Lines to show.
+/// How many lines to show.
 const SHOWN: usize = 400;
 
 #[derive(Clone)]
@@ -27,11 +27,11 @@ impl History {
         Self { begun: Instant::now(), lines: Arc::default() }
     }
 
-    /// A runtime that keeps what is said in its two threads.
+    /// A runtime whose two threads write to this history.
     pub fn runtime(&self) -> Runtime {
         std::sync::LazyLock::force(&ANOTHER);
         let history = self.clone();
-        // Forgotten, because it is to stay until the thread ends.
+        // Forgotten on purpose, so that it lasts until the thread ends.
         let listen = move || std::mem::forget(tracing::subscriber::set_default(history.clone()));
         Builder::new_multi_thread().worker_threads(2).enable_all().on_thread_start(listen).build().unwrap()
     }
@@ -61,7 +61,7 @@ impl Subscriber for History {
         lines.push_back(text.0);
     }
 
-    // There are no spans.
+    // The test uses no spans.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }

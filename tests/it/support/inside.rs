@@ -1,4 +1,4 @@
-//! Who is inside of a semaphore or a read-write lock at the same time, under faults.
+//! Counts who is inside a semaphore or a read-write lock at the same time, under faults.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use futures::future::join_all;
 
 use super::{Proxy, Random, Server, Timing, eventually, limit_to};
 
-/// The holds that are in use now, with their weights. Each may have been lost without having been given back yet.
+/// The holds in use now, with their weights. Any of them may be lost, and not yet released.
 #[derive(Default)]
 pub struct Inside {
     holders: Mutex<Vec<(Held, u32)>>,
@@ -18,13 +18,14 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// P1: the weights of all valid holds together do not exceed the limit.
+    /// P1: the weights of all valid holds together stay within the limit.
     pub async fn section(&self, held: Held, weight: u32, limit: u32, work: Duration) {
         let token = held.token();
         {
             let mut holders = self.holders.lock().unwrap();
             holders.push((held, weight));
-            // A hold never becomes valid again: so all that are valid when the last of them was asked were valid at the first.
+            // A hold never becomes valid again. So the holds that pass the second check were all valid at the same
+            // time, before it.
             let valid: Vec<_> = holders.iter().filter(|(held, _)| held.is_valid()).collect();
             let sum: u32 = valid.iter().filter(|(held, _)| held.is_valid()).map(|(_, weight)| weight).sum();
             assert!(sum <= limit, "{valid:?}");
@@ -35,7 +36,7 @@ impl Inside {
     }
 }
 
-/// Eight clients whose replies and connections are lost. P4: afterwards nothing is held, however many replies were lost.
+/// Eight clients lose replies and connections. P4: afterwards nothing is held.
 pub async fn under_lost_replies<F: Future<Output = ()> + Send + 'static>(
     works: impl Fn(LockClient, Arc<Inside>, Random) -> F,
     is_free: impl AsyncFn(&LockClient) -> bool,

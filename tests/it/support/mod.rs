@@ -1,4 +1,4 @@
-//! Shared by the tests: servers, a proxy with faults, worker processes, and waiting with a limit.
+//! Shared parts of the tests: servers, a proxy with faults, worker processes, and waits with a limit.
 
 mod binaries;
 #[path = "../../topologies/src/clock.rs"]
@@ -40,10 +40,10 @@ pub use server::{BOOT, Server};
 pub use store::Store;
 pub use worker::{Worker, count, counter, pass_gate, read_number};
 
-/// The longest that a test waits for one thing. A hang is a failed test.
+/// The longest time that a test waits for one thing. A test that hangs fails.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The times of a test client: short enough to wait for them, long enough for a loaded machine.
+/// The timings of a test client: short enough to wait for, long enough for a loaded machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     pub lease: Duration,
@@ -66,7 +66,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// With long timeouts, for tests in which a slow machine must not look like a fault.
+    /// Long timeouts, for tests in which a slow machine must not look like a fault.
     pub fn relaxed() -> Self {
         Self { lease: Duration::from_secs(30), operation_timeout: Duration::from_secs(10), ..Self::default() }
     }
@@ -85,7 +85,7 @@ impl Timing {
     }
 }
 
-/// Runs a whole test, which fails if it hangs.
+/// Runs a whole test, and fails if it hangs.
 pub async fn limit<F: Future>(test: F) -> F::Output {
     limit_to(Duration::from_secs(90), test).await
 }
@@ -94,8 +94,8 @@ pub async fn limit_to<F: Future>(longest: Duration, test: F) -> F::Output {
     tokio::time::timeout(longest, test).await.expect("the test hangs")
 }
 
-/// Runs a whole test on a server of its own. Checks P10 afterwards: no key, no subscription and no task is
-/// left, even if the test did not close its clients.
+/// Runs a whole test on its own server. Checks P10 afterwards: no key, no subscription and no task remains, even if the
+/// test did not close its clients.
 pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     limit(async {
@@ -108,7 +108,8 @@ pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     .await;
 }
 
-/// The same on each kind of store, one after the other. On the embedded one in virtual time, if the runtime has one thread.
+/// The same on each kind of store, one after the other. The embedded store runs in virtual time if the runtime has one
+/// thread.
 pub async fn on_each_store(test: impl AsyncFn(&Store)) {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for store in &Store::each().await {
@@ -118,7 +119,7 @@ pub async fn on_each_store(test: impl AsyncFn(&Store)) {
             store.assert_clean().await;
             eventually("no task is left", async || tasks() <= before).await;
         });
-        // What is printed is shown when the test fails.
+        // The output appears only if the test fails.
         if matches!(store, Store::Embedded(_)) {
             println!("on the embedded server:");
             virtually(all).await;
@@ -138,18 +139,18 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     }
 }
 
-/// For servers whose clocks differ.
+/// Shifts the clocks of servers, so that they differ.
 pub fn clock() -> &'static ShiftedClock {
     static CLOCK: LazyLock<ShiftedClock> = LazyLock::new(|| ShiftedClock::build(env!("CARGO_TARGET_TMPDIR").as_ref()));
     &CLOCK
 }
 
-/// How much a test does; the environment can ask for more than a usual run has time for.
+/// How much work a test does. The environment can ask for more than a normal run has time for.
 pub fn from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// Random numbers, the same for the same seed (splitmix64, by Sebastiano Vigna).
+/// Random numbers from a seed (splitmix64, by Sebastiano Vigna).
 pub struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Host names that lead where a test wants.
+//! Host names that lead wherever a test wants.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub struct Names {
     folder: PathBuf,
 }
 
-/// What a look-up finds.
+/// The result of a look-up.
 #[derive(Clone, Copy)]
 pub enum Answer {
     At(&'static str),
@@ -25,7 +25,7 @@ pub enum Answer {
     Fails,
 }
 
-/// Runs a whole test in a process of its own, whose names the test decides: the same test, started again.
+/// Runs a whole test in its own process, where the test decides what names resolve to. It starts the same test again.
 pub async fn with_names(test: impl AsyncFnOnce(&Names)) {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return limit(test(&Names { folder: folder.into() })).await;
@@ -33,7 +33,7 @@ pub async fn with_names(test: impl AsyncFnOnce(&Names)) {
     let folder = TempDir::new().unwrap();
     let thread = std::thread::current();
     let mut again = tokio::process::Command::new(std::env::current_exe().unwrap());
-    // The thread of a test has its name.
+    // The thread of a test has the test's name.
     again.args([thread.name().unwrap(), "--exact", "--nocapture"]).kill_on_drop(true);
     again.env(FOLDER, folder.path()).env("LD_PRELOAD", &*LIBRARY).stdin(Stdio::null());
     let ended = again.output().await.unwrap();
@@ -54,20 +54,20 @@ static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 impl Names {
-    /// From now on each look-up takes that long, and finds this.
+    /// From now on each look-up takes this long, and has this result.
     pub fn lead(&self, name: &str, delay: Duration, answer: Answer) {
         let answer = match answer {
             Answer::At(addresses) => addresses,
             Answer::Empty => "",
             Answer::Fails => "fails",
         };
-        // Replaced, so that no look-up reads half of it.
+        // Replaces the file, so that no look-up reads half of it.
         let new = self.folder.join("new");
         std::fs::write(&new, format!("{} {answer}", delay.as_millis())).unwrap();
         std::fs::rename(new, self.folder.join(name)).unwrap();
     }
 
-    /// The look-ups of this process so far, as a name and an answer each.
+    /// The look-ups of this process so far, each as a name and an answer.
     pub fn looked_up(&self) -> Vec<String> {
         let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
         let own = format!("{} ", std::process::id());

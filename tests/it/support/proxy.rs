@@ -1,4 +1,4 @@
-//! A TCP proxy that knows where commands and replies begin and end, and can delay, drop or change them.
+//! A TCP proxy that knows the boundaries of commands and replies, and can delay, drop or change them.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -25,11 +25,11 @@ struct Shared {
     /// The port of the server.
     to: Mutex<u16>,
     faults: Mutex<Faults>,
-    /// While true, nothing is delivered. Later all of it is, as TCP does after an outage.
+    /// While this is true, the proxy delivers nothing. Later it delivers everything, as TCP does after an outage.
     stalled: watch::Sender<bool>,
-    /// Counts up to reset all connections that exist.
+    /// A higher number resets all existing connections.
     generation: watch::Sender<u64>,
-    /// How many connections there have been.
+    /// How many connections the proxy has accepted.
     accepted: Mutex<u64>,
     /// Connections up to this number deliver nothing.
     half_open: watch::Sender<u64>,
@@ -74,7 +74,7 @@ impl Proxy {
         Self { server: redis::Client::open(server.url()).unwrap(), shared, accepting }
     }
 
-    /// The word that stands in what it says.
+    /// The name of this proxy in the history.
     pub fn word(&self) -> &str {
         &self.shared.word
     }
@@ -87,17 +87,18 @@ impl Proxy {
         change(&mut self.shared.faults.lock().unwrap());
     }
 
-    /// Delays requests and replies, by this much each.
+    /// Delays each request and each reply by this much.
     pub fn delay(&self, delay: Duration) {
         self.set(|faults| faults.delay = delay);
     }
 
-    /// While on, nothing is delivered in either direction. When it is switched off, all of it is.
+    /// While it is on, the proxy delivers nothing in either direction. When it is switched off, the proxy delivers
+    /// everything.
     pub fn blackhole(&self, on: bool) {
         self.shared.stalled.send_replace(on);
     }
 
-    /// The connections of now deliver nothing from here on, and cause no error, like a cut cable. New ones work.
+    /// Present connections deliver nothing from now on and cause no error, as after a cut cable. New ones work.
     pub fn cut_silently(&self) {
         self.shared.half_open.send_replace(*self.shared.accepted.lock().unwrap());
     }
@@ -106,13 +107,13 @@ impl Proxy {
         self.set(|faults| faults.drop_pushes = on);
     }
 
-    /// New connections are closed at once.
+    /// Closes new connections at once.
     pub fn refuse(&self, on: bool) {
         self.set(|faults| faults.refuse = on);
     }
 
-    /// With this probability the reply to a script is lost, and the connection with it. RESP has no request ids,
-    /// so on a connection that stays open no single reply can be missing.
+    /// Loses the reply to a script with this probability, and the connection with it. RESP lacks request ids, so a
+    /// single reply cannot be missing on a connection that stays open.
     pub fn lose_replies(&self, probability: f64, seed: u64) {
         self.set(|faults| (faults.lose_reply, faults.random) = (probability, Random::new(seed)));
     }
@@ -122,7 +123,7 @@ impl Proxy {
         self.set(|faults| faults.lose_next_reply = true);
     }
 
-    /// Each connection ends after `number` replies to scripts: the last of them arrives together with the end.
+    /// Each connection ends after `number` replies to scripts. The last one arrives together with the end.
     pub fn end_with_reply(&self, number: usize) {
         self.set(|faults| faults.end_with_reply = Some(number));
     }
@@ -131,18 +132,18 @@ impl Proxy {
         self.shared.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Another server takes over: the connections of now are reset, and new ones lead to that one.
+    /// Another server takes over: resets present connections, and leads new ones to that server.
     pub fn fail_over_to(&self, server: &Server) {
         self.move_to(server);
         self.reset_all();
     }
 
-    /// New connections lead to that server, as when a name gets another address. Those of now stay.
+    /// Leads new connections to that server, as when a name gets another address. Present connections stay.
     pub fn move_to(&self, server: &Server) {
         *self.shared.to.lock().unwrap() = server.port();
     }
 
-    /// Replaces a text in replies by another of the same length.
+    /// Replaces a text in replies with another of the same length.
     pub fn rewrite(&self, from: &str, to: &str) {
         assert_eq!(from.len(), to.len());
         self.set(|faults| faults.rewrite = Some((from.into(), to.into())));
@@ -183,7 +184,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Forwards one connection, until either side closes it or a fault does.
+/// Forwards one connection, until either side or a fault closes it.
 async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     let mut generation = shared.generation.subscribe();
     let number = {
@@ -207,7 +208,7 @@ async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     let stop_commands = commands.abort_handle();
     tokio::select! {
         _ = replies => stop_commands.abort(),
-        // The client is gone. What it has sent is still delivered, as on a real network.
+        // The client is gone. The proxy still delivers what the client has sent, as a real network would.
         _ = commands => stop_replies.abort(),
         _ = generation.changed() => {
             stop_replies.abort();
@@ -216,14 +217,14 @@ async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// For each command whose reply is outstanding, in order: what it asks, if it runs a script.
+/// The outstanding replies, in order. `Some` describes the request if the command runs a script.
 type Unanswered = Arc<Mutex<VecDeque<Option<String>>>>;
 
 /// Frames to deliver, with the time at which each is due.
 type Frames = mpsc::UnboundedSender<(Instant, Vec<u8>)>;
 
-/// Writes each frame when it is due, in order. Ends, and closes its side, when the sender is dropped and all is
-/// written.
+/// Writes each frame when it is due, in order. When the sender is gone it writes the remaining frames and closes its
+/// side.
 fn deliver(mut to: OwnedWriteHalf, number: u64, shared: &Arc<Shared>) -> Frames {
     let (frames, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let (mut stalled, mut half_open) = (shared.stalled.subscribe(), shared.half_open.subscribe());
@@ -254,7 +255,7 @@ async fn commands(mut from: OwnedReadHalf, to: Frames, shared: Arc<Shared>, unan
 async fn replies(mut from: OwnedReadHalf, to: Frames, number: u64, shared: Arc<Shared>, unanswered: Unanswered) {
     let (mut buffer, mut scripts) = (Vec::new(), 0);
     while let Some(mut frame) = next_frame(&mut from, &mut buffer).await {
-        // A push, unless it is the answer to SUBSCRIBE, which also comes as a push.
+        // A push, except the reply to SUBSCRIBE, which is a push too.
         let is_message = frame.starts_with(b">") && !frame.windows(9).take(24).any(|word| word == b"subscribe");
         let script = if is_message { None } else { unanswered.lock().unwrap().pop_front().flatten() };
         let mut faults = shared.faults.lock().unwrap();
@@ -285,17 +286,17 @@ async fn replies(mut from: OwnedReadHalf, to: Frames, number: u64, shared: Arc<S
 
 /// The lock and the arguments of a script.
 fn request_of(frame: &[u8]) -> String {
-    // Behind the command, the script, and the number of keys.
+    // They come after the command, the script, and the number of keys.
     let words = words(frame, 3);
     let keys = words.iter().filter(|word| word.starts_with("fairlock:{")).count();
     let arguments = words.iter().skip(keys).take(6);
     words.iter().take(keys.min(1)).chain(arguments).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// The texts in a frame, after the first few of them.
+/// The texts in a frame, without the first few.
 fn words(frame: &[u8], skipped: usize) -> Vec<String> {
     let text = String::from_utf8_lossy(frame);
-    // A line with a length comes before each.
+    // A line with its length precedes each text.
     text.split("\r\n").skip(2 + 2 * skipped).step_by(2).map(ToOwned::to_owned).collect()
 }
 
@@ -329,7 +330,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
         }
         b'*' | b'~' | b'>' => elements(number()?.max(0)),
         b'%' => elements(2 * number()?),
-        // An attribute comes before the value that it is about.
+        // An attribute precedes the value that it describes.
         b'|' => elements(2 * number()? + 1),
         _ => Some(end),
     }

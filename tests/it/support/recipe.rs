@@ -13,13 +13,13 @@ use tokio::time::timeout;
 
 use super::{LONGEST_WAIT, binaries};
 
-/// Runs a whole test. The time of the build does not count.
+/// Runs a whole test. Its limit excludes the build.
 pub async fn with_recipes(test: impl Future<Output = ()>) {
     binaries::build().await;
     super::limit_to(Duration::from_secs(120), test).await;
 }
 
-/// Killed when dropped.
+/// A running recipe. Killed when dropped.
 pub struct Recipe {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -39,7 +39,7 @@ impl Recipe {
         Self { process, lines }
     }
 
-    /// The next line that contains these words.
+    /// Returns the next line that contains these words.
     pub async fn hears(&mut self, words: &str) -> String {
         let line = async {
             loop {
@@ -53,7 +53,7 @@ impl Recipe {
         timeout(LONGEST_WAIT, line).await.unwrap_or_else(|_| panic!("it never says {words:?}"))
     }
 
-    /// The number at the end of that line.
+    /// Returns the number at the end of that line.
     pub async fn hears_number(&mut self, words: &str) -> u64 {
         self.hears(words).await.rsplit(' ').next().unwrap().parse().unwrap()
     }
@@ -67,7 +67,7 @@ impl Recipe {
     }
 }
 
-/// The status and the body of an HTTP request.
+/// Sends an HTTP request, and returns the status and the body.
 pub async fn ask(address: &str, request: &str) -> (u16, String) {
     let answer = async {
         let mut stream = TcpStream::connect(address).await.unwrap();

@@ -3,7 +3,7 @@
 use super::cluster::command;
 use super::{Server, eventually};
 
-/// Its servers end with it.
+/// A primary, its replica and three Sentinels, which end with it.
 pub struct Sentinels {
     pub primary: Server,
     pub replica: Server,
@@ -11,7 +11,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Three Sentinels, of which two have to agree that the primary is down.
+    /// Three Sentinels. Two must agree that the primary is down.
     pub async fn start() -> Self {
         let primary = Server::start().await;
         let replica = Server::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]).await;
@@ -46,7 +46,7 @@ pub async fn watching(primary: &Server) -> Server {
     sentinel
 }
 
-/// From now on it does.
+/// Makes a Sentinel watch this server by the name mymaster.
 pub async fn watch(sentinel: &Server, primary: &Server) {
     let port = primary.port().to_string();
     command(sentinel, &["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "2"]).await;

@@ -31,7 +31,7 @@ impl Server {
         Self::with(&[]).await
     }
 
-    /// A Sentinel that watches nothing. It keeps its state in a file, so it needs one.
+    /// A Sentinel that watches nothing yet. It needs a file for its state.
     pub async fn sentinel() -> Self {
         Self::with(&["--sentinel"]).await
     }
@@ -42,7 +42,7 @@ impl Server {
         server
     }
 
-    /// Another one of the same kind, at the same port and another address.
+    /// Another server with the same arguments and port, at another address.
     pub async fn beside(other: &Self, ip: &str) -> Self {
         let mut server = Self::prepared(&[]);
         (server.ip, server.port, server.args) = (ip.to_owned(), other.port, other.args.clone());
@@ -50,12 +50,12 @@ impl Server {
         server
     }
 
-    /// In cluster mode. The port of the bus is the other one plus 10,000 otherwise, which need not be free.
+    /// A server in cluster mode. By default the port of its bus is its port plus 10,000, which may be in use.
     pub async fn node() -> Self {
         Self::with(&["--cluster-enabled", "yes", "--cluster-port", &free_port().to_string()]).await
     }
 
-    /// A server whose clock is ahead by `shift_ms`, or behind.
+    /// A server whose clock is off by `shift_ms`: ahead, or slow if negative.
     pub async fn with_clock(clock: &ShiftedClock, shift_ms: i64, args: &[&str]) -> Self {
         let mut server = Self::prepared(args);
         server.environment = clock.environment(shift_ms);
@@ -82,7 +82,7 @@ impl Server {
         format!("redis://{}:{}/", self.ip, self.port)
     }
 
-    /// For the user that tests make to take rights away from: `worker`, with the password `secret`.
+    /// The URL of the user `worker`, with the password `secret`, from whom tests take rights away.
     pub fn url_of_worker(&self) -> String {
         self.url().replace("redis://", "redis://worker:secret@")
     }
@@ -100,7 +100,7 @@ impl Server {
     }
 
     async fn launch(&self) {
-        // Another version, or Valkey: REDIS_SERVER=/usr/bin/valkey-server.
+        // For another version, or for Valkey, set REDIS_SERVER=/usr/bin/valkey-server.
         let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
         let mut command = Command::new(&binary);
         if self.args.iter().any(|arg| arg == "--sentinel") {
@@ -112,7 +112,7 @@ impl Server {
             .args(["--port", &self.port.to_string(), "--bind", &self.ip])
             .args(["--unixsocket", self.socket().to_str().unwrap()])
             .args(["--dir", self.dir.path().to_str().unwrap()])
-            // With `everysec`, the default, a server that keeps data answers before it writes while a sync takes, and loses
+            // With `everysec`, the default, a server that keeps data answers before it writes during a sync, and loses
             // those answers when it is killed.
             .args(["--save", "", "--appendonly", "no", "--appendfsync", "no", "--daemonize", "no"])
             .args(&self.args)
@@ -126,8 +126,8 @@ impl Server {
     }
 
     async fn answers(&self) -> bool {
-        // At the socket in its own folder, and it has its port before it has this one: at the port another one may answer,
-        // from which this one could not take it.
+        // Asks at the socket in the server's own folder, which the server opens after its port. At the port another
+        // server may answer, from which this one could not take it.
         let Ok(client) = redis::Client::open(self.unix_url()) else { return false };
         let Ok(mut connection) = client.get_multiplexed_async_connection().await else { return false };
         match redis::cmd("PING").query_async::<String>(&mut connection).await {
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Makes the next snapshot fail: a folder is where its file should be.
+    /// Makes the next snapshot fail, with a folder in place of its file.
     pub async fn break_snapshots(&self) {
         std::fs::create_dir(self.dir.path().join("dump.rdb")).unwrap();
         let mut redis = self.connection().await;
@@ -149,11 +149,11 @@ impl Server {
         .await;
     }
 
-    /// A plain connection, to look at the server without the library.
+    /// A plain connection, for checks without the library.
     pub async fn connection(&self) -> MultiplexedConnection {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
         let client = redis::Client::open(self.url()).unwrap();
-        // Sentinel closes all connections to a server whose role it changes, also a connection that is just being made.
+        // Sentinel closes all connections of a server whose role it changes, even new ones.
         for _ in 0..100 {
             if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&config).await {
                 return connection;
@@ -183,13 +183,13 @@ impl Server {
 
     fn end(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
-            // SIGKILL also ends a process that is stopped.
+            // SIGKILL also ends a stopped process.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Killed and started again, with nothing in it.
+    /// Kills the server and starts it again, without data.
     pub async fn restart(&self) {
         self.end();
         self.launch().await;
@@ -201,24 +201,24 @@ impl Server {
         self.restart().await;
     }
 
-    /// Killed and started again with its data, at another port.
+    /// Kills the server and starts it again with its data, at another port.
     pub async fn come_back_at(&mut self, port: u16) {
         self.port = port;
         self.restart_with_data().await;
     }
 
-    /// Writes what it has to a file now.
+    /// Writes a snapshot now.
     pub async fn save(&self) {
         redis::cmd("SAVE").exec_async(&mut self.connection().await).await.unwrap();
     }
 
-    /// Killed and started again with what it had at its last [`save`](Self::save).
+    /// Kills the server and starts it again with the data of its last [`save`](Self::save).
     pub async fn restart_from_snapshot(&self) {
         assert!(self.dir.path().join("dump.rdb").is_file(), "this server has saved nothing");
         self.restart().await;
     }
 
-    /// Becomes a replica of another server, and has all of its data when this returns.
+    /// Makes it a replica of another server. Returns when it has all the data.
     pub async fn replicate(&self, primary: &Server) {
         let mut redis = self.connection().await;
         redis::cmd("REPLICAOF").arg("127.0.0.1").arg(primary.port()).exec_async(&mut redis).await.unwrap();
@@ -230,13 +230,13 @@ impl Server {
         .await;
     }
 
-    /// From now on a server of its own, which hears no more of its primary.
+    /// Makes it a primary of its own, which follows no other server any more.
     pub async fn promote(&self) {
         let mut redis = self.connection().await;
         redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec_async(&mut redis).await.unwrap();
     }
 
-    /// How long a key lives, in ms; -2: there is none.
+    /// The time to live of a key in ms; -2 if it does not exist.
     pub async fn lifetime(&self, key: &str) -> i64 {
         redis::cmd("PTTL").arg(key).query_async(&mut self.connection().await).await.unwrap()
     }
@@ -248,7 +248,7 @@ impl Server {
         }
     }
 
-    /// Which Redis it is like: Valkey says that too, for older clients.
+    /// The version of Redis that it resembles: Valkey reports one too, for older clients.
     pub async fn redis_version(&self) -> String {
         self.info("redis_version:").await.unwrap()
     }
@@ -272,7 +272,7 @@ impl Server {
         calls.unwrap_or(0)
     }
 
-    /// How many connections it has accepted so far, including the one of this call.
+    /// How many connections the server has accepted so far, including the one of this call.
     pub async fn connections(&self) -> u64 {
         let mut redis = self.connection().await;
         let info: String = redis::cmd("INFO").arg("stats").query_async(&mut redis).await.unwrap();
@@ -280,7 +280,7 @@ impl Server {
         received.unwrap().trim().parse().unwrap()
     }
 
-    /// Writes keys until the memory is full.
+    /// Writes keys until the server's memory is full.
     pub async fn fill(&self) {
         let mut redis = self.connection().await;
         for size in [100_000, 10_000, 1_000, 100, 1] {
@@ -302,7 +302,7 @@ impl Server {
         keys
     }
 
-    /// The same after processes were killed: the queue of their waiters expires.
+    /// The same after the test has killed processes: the queue of their waiters expires.
     pub async fn assert_clean_but_for_the_dead(&self) {
         for key in self.keys().await.iter().filter(|key| key.ends_with(":queue") || key.ends_with(":deadlines")) {
             let ttl: i64 = redis::cmd("PTTL").arg(key).query_async(&mut self.connection().await).await.unwrap();
@@ -312,15 +312,15 @@ impl Server {
         self.assert_clean().await;
     }
 
-    /// P10: without a holder and waiters a name has at most the key of its token, and that has a TTL. Tombstones
-    /// expire within seconds, so this waits for them. No subscription is left.
+    /// P10: without a holder and waiters, a name has at most the key of its token, with a TTL. Tombstones expire within
+    /// seconds, so this waits for them. No subscription remains.
     pub async fn assert_clean(&self) {
         let mut redis = self.connection().await;
         let offending = async |redis: &mut MultiplexedConnection| {
             let mut offending = Vec::new();
             for key in self.keys().await {
                 let ttl: i64 = redis::cmd("PTTL").arg(&key).query_async(redis).await.unwrap();
-                // What boot.lua keeps has no TTL.
+                // The record of boot.lua has no TTL.
                 if key != BOOT && (!key.ends_with("}:token") || ttl == -1) {
                     offending.push(format!("{key:?} with a TTL of {ttl} ms"));
                 }
@@ -340,7 +340,7 @@ impl Server {
     }
 }
 
-/// In memory, where the system has such a folder: what servers write costs no time then.
+/// In memory if the system has such a folder, so that the servers' writes cost no time.
 fn folder() -> TempDir {
     TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap()
 }

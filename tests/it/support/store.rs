@@ -27,7 +27,6 @@ impl Store {
         }
     }
 
-    /// Deletes all keys.
     pub async fn flush(&self) {
         match self {
             Self::Redis(server) => {
@@ -37,7 +36,7 @@ impl Store {
         }
     }
 
-    /// The whole process sleeps, with all of its tasks.
+    /// Makes the whole process sleep, with all of its tasks.
     pub async fn sleep_as_a_whole(&self, time: Duration) {
         match self {
             Self::Redis(_) => std::thread::sleep(time),

@@ -17,7 +17,7 @@ pub struct Tool {
     command: Command,
 }
 
-/// What it printed, and how it ended.
+/// The output and the exit code.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -25,12 +25,12 @@ pub struct Ended {
     pub err: String,
 }
 
-/// Where it is.
+/// The path of the command.
 pub fn path() -> String {
     binaries::path("fairlock").display().to_string()
 }
 
-/// Runs a whole test. The time of the build does not count.
+/// Runs a whole test. Its limit excludes the build.
 pub async fn limit<F: Future>(test: F) -> F::Output {
     binaries::build().await;
     super::limit(test).await
@@ -42,7 +42,7 @@ pub async fn on_a_server(test: impl AsyncFnOnce(&Server)) {
     super::on_a_server(test).await;
 }
 
-/// Killed when dropped.
+/// A running command. Killed when dropped.
 pub struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -50,12 +50,12 @@ pub struct Running {
 }
 
 impl Tool {
-    /// Without a terminal, also where the tests run in one.
+    /// Without a terminal, even if the tests run in one.
     pub fn new(url: &str, arguments: &[&str]) -> Self {
         Self::behind(&[], url, arguments)
     }
 
-    /// In a terminal.
+    /// The same in a terminal.
     pub fn in_terminal(url: &str, arguments: &[&str]) -> Self {
         let quoted: Vec<_> = arguments.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect();
         let mut command = Command::new("env");
@@ -64,10 +64,10 @@ impl Tool {
         Self::prepared(command, url)
     }
 
-    /// The same behind another command, such as `nohup`.
+    /// The same, started by another command, such as `nohup`.
     pub fn behind(words: &[&str], url: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new("setsid");
-        // The tests may run with signals ignored, as `nohup` does.
+        // The tests themselves may run with ignored signals, as under `nohup`.
         command.args(["env", "--default-signal"]).args(words).arg(binaries::path("fairlock")).args(arguments);
         Self::prepared(command, url)
     }
@@ -82,7 +82,7 @@ impl Tool {
         Self { command }
     }
 
-    /// One more argument, which need not be text.
+    /// Adds an argument, which need not be text.
     pub fn add(&mut self, word: &OsStr) {
         self.command.arg(word);
     }
@@ -99,7 +99,7 @@ impl Tool {
         Ended { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// Goes on beside the test.
+    /// Starts it. It runs next to the test.
     pub fn start(mut self) -> Running {
         let mut child = self.command.stdin(Stdio::piped()).spawn().unwrap();
         let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
@@ -117,7 +117,7 @@ impl Running {
         kill(Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     pub async fn line(&mut self) -> String {
         let line = self.lines.as_mut().unwrap().next_line();
         timeout(LONGEST_WAIT, line).await.expect("it says something").unwrap().expect("it goes on")
@@ -132,14 +132,14 @@ impl Running {
         self.lines = None;
     }
 
-    /// How it ended, and what it said on standard error.
+    /// Returns how it ended, and what it wrote to standard error.
     pub async fn end(mut self) -> (ExitStatus, String) {
         let mut err = String::new();
         self.stdin = None;
         let mut said = self.child.stderr.take().unwrap();
         let ended = async {
             let status = self.child.wait().await.unwrap();
-            // What the command has started may keep it open.
+            // A child of the command may keep the pipe open.
             let _ = timeout(std::time::Duration::from_millis(200), said.read_to_string(&mut err)).await;
             status
         };
@@ -148,7 +148,7 @@ impl Running {
 }
 
 impl Ended {
-    /// One value for each line.
+    /// Parses each line of the output as one value.
     pub fn json(&self, definition: &str) -> Vec<Value> {
         let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
         let values: Vec<Value> = self.out.lines().map(read).collect();
@@ -167,7 +167,7 @@ pub fn check(value: &Value, definition: &str) {
     }
 }
 
-/// As much of JSON Schema as is used there; a word that it does not know is an error.
+/// Knows the part of JSON Schema that the file uses; any other word is an error.
 fn fits(value: &Value, schema: &Value) -> Result<(), String> {
     let words = schema.as_object().ok_or_else(|| format!("no schema for {value}"))?;
     let of = |name: &str| schema[name].as_array().cloned().unwrap_or_default();
@@ -188,7 +188,7 @@ fn fits(value: &Value, schema: &Value) -> Result<(), String> {
                 let is = kinds.iter().any(|kind| is_of_type(value, kind.as_str().unwrap()));
                 is.then_some(()).ok_or_else(|| format!("{value} is no {meaning}"))?;
             }
-            // There is one, and it is that of times.
+            // There is only one pattern, for times.
             "pattern" => {
                 let text = value.as_str().unwrap_or_default();
                 let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();

@@ -1,7 +1,7 @@
-//! A worker process: it locks and unlocks when the test says so.
+//! A worker process that locks and unlocks on the test's commands.
 //!
-//! It is this test binary, started again to run only `worker_process`. It reads commands as lines from
-//! stdin, and answers with lines that begin with `@`.
+//! It is this test binary, started again to run only `worker_process`. It reads its commands from stdin, one a line,
+//! and answers with lines that begin with `@`.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -57,7 +57,7 @@ impl Worker {
         self.stdin.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     }
 
-    /// Its next answer. Lines without `@` are libtest's.
+    /// Returns its next answer. Lines without `@` come from libtest.
     pub async fn next_line(&mut self) -> String {
         let answer = async {
             loop {
@@ -70,7 +70,7 @@ impl Worker {
         tokio::time::timeout(LONGEST_WAIT, answer).await.expect("the worker answers in time")
     }
 
-    /// Its next answer, which must begin with `start`. Returns the rest.
+    /// Returns the rest of its next answer, which must begin with `start`.
     pub async fn expect(&mut self, start: &str) -> String {
         let answer = self.next_line().await;
         let rest = answer.strip_prefix(start).unwrap_or_else(|| panic!("{answer:?} instead of {start:?}"));
@@ -83,8 +83,8 @@ impl Worker {
     }
 }
 
-/// The worker's side. When libtest runs it as a test, it checks itself: a worker starts, answers, and ends when
-/// its stdin is closed.
+/// The worker's side. When libtest runs it as an ordinary test, it checks itself: a worker starts, answers, and ends
+/// when its stdin is closed.
 #[tokio::test]
 async fn worker_process() {
     if let Ok(url) = std::env::var(URL) {
@@ -150,13 +150,13 @@ impl Serving {
                 count(&self.client, name, path, times.parse().unwrap()).await;
                 say("counted");
             }
-            // gate NAME PERMITS WEIGHT PATH TIMES: notes each entry and each exit in a file.
+            // gate NAME PERMITS WEIGHT PATH TIMES: writes each entry and each exit to a file.
             ["gate", name, permits, weight, path, times] => {
                 let (permits, times) = (permits.parse().unwrap(), times.parse().unwrap());
                 pass_gate(&self.client, (name, permits), weight.parse().unwrap(), path, times).await;
                 say("passed");
             }
-            // permit NAME PERMITS ID: takes a permit, and keeps it.
+            // permit NAME PERMITS ID: acquires a permit, and keeps it.
             ["permit", name, permits, id] => {
                 let permit = self.client.semaphore(name, permits.parse().unwrap()).acquire().await.unwrap();
                 say(&format!("permitted {id} {}", permit.token()));
@@ -181,7 +181,7 @@ impl Serving {
                 say(&format!("held {id} {}", guard.token()));
                 let (held, told) = (guard.held(), id.clone());
                 tokio::spawn(async move {
-                    // The task ends with the hold, also if it is released.
+                    // The task ends with the hold, even if the guard is released.
                     if let Some(loss) = held.ended().await.loss() {
                         say(&format!("lost {told} {loss:?}"));
                     }
@@ -193,7 +193,7 @@ impl Serving {
     }
 }
 
-/// A file with the number 0, for [`count`].
+/// Makes a file with the number 0, for [`count`].
 pub fn counter() -> NamedTempFile {
     let file = NamedTempFile::new().unwrap();
     write_number(file.path(), 0);
@@ -204,13 +204,13 @@ pub fn read_number(path: impl AsRef<Path>) -> u32 {
     std::fs::read_to_string(path).unwrap().parse().unwrap()
 }
 
-/// Always as long as before: a file that is cut off first goes to the disk each time that it is closed.
+/// Always writes the same length: a truncated file goes to the disk each time it is closed.
 fn write_number(path: impl AsRef<Path>, number: u32) {
     let mut file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all(format!("{number:010}").as_bytes()).unwrap();
 }
 
-/// Reads a number, lets other tasks run, and writes it back plus one. Without mutual exclusion updates get lost.
+/// Reads a number, lets other tasks run, and writes it back plus one. Without mutual exclusion, updates would get lost.
 pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
     for _ in 0..times {
         let guard = client.lock(name).lock().await.unwrap();
@@ -221,7 +221,7 @@ pub async fn count(client: &LockClient, name: &str, path: &str, times: u32) {
     }
 }
 
-/// Takes permits again and again. While it has them its weight is in the file, as a sum of lines.
+/// Takes permits again and again. Its weight is in the file, as a sum of lines, while it has them.
 pub async fn pass_gate(client: &LockClient, gate: (&str, u32), weight: u32, path: &str, times: u32) {
     let note = |sign: char| {
         let mut file = OpenOptions::new().append(true).open(path).unwrap();
@@ -238,6 +238,6 @@ pub async fn pass_gate(client: &LockClient, gate: (&str, u32), weight: u32, path
 }
 
 fn say(what: &str) {
-    // libtest may have begun a line.
+    // libtest may have started a line.
     println!("\n@{what}");
 }
