@@ -10,12 +10,12 @@ use super::output::Output;
 #[derive(Debug, Serialize)]
 struct User<'a> {
     user: &'a str,
-    /// As `ACL SETUSER` takes them.
+    /// In the form that `ACL SETUSER` takes.
     rights: Vec<String>,
 }
 
 pub fn run(args: &Args, acl: &Acl, out: &mut Output) -> Result<u8, Failure> {
-    // `ACL SETUSER` takes words between spaces.
+    // Whitespace separates the words of `ACL SETUSER`.
     for (what, word) in [("--user", &acl.user), ("--prefix", &args.prefix)] {
         if word.is_empty() || word.contains(char::is_whitespace) {
             return Err(Failure::usage(format!("{what} is {word:?}: an ACL needs a word without spaces")));
@@ -34,7 +34,7 @@ pub fn run(args: &Args, acl: &Acl, out: &mut Output) -> Result<u8, Failure> {
     if acl.json {
         out.json(&user)?;
     } else {
-        // `reset` takes away what the user had before: also its passwords.
+        // `reset` takes away everything that the user had before, including its passwords.
         out.line(format!("ACL SETUSER {} reset on >PASSWORD {}", user.user, user.rights.join(" ")))?;
     }
     Ok(exit::OK)

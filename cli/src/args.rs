@@ -1,4 +1,4 @@
-//! The arguments, and their help.
+//! The arguments and their help text.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -83,10 +83,10 @@ pub struct Args {
 
     /// The server: redis://, rediss://, unix://, redis-sentinel:// or redis+cluster://.
     ///
-    /// Three or more, given one by one, in one line or in lines of their own, are several servers, of which a majority holds each lock:
-    /// the same ones in the same order for all clients.
+    /// To use several servers, of which a majority holds each lock, give three or more URLs: repeat --url, or separate
+    /// them by spaces or newlines. All clients must list the same servers in the same order.
     ///
-    /// The environment is the better place for a URL with a password: others on this machine can see arguments.
+    /// Put a URL with a password into the environment: others on this machine can see arguments.
     #[arg(
         long = "url",
         value_name = "URL",
@@ -102,20 +102,20 @@ pub struct Args {
     /// How long one request may take.
     #[arg(long, global = true, value_parser = duration, default_value = "2s", value_name = "DURATION")]
     pub timeout: Duration,
-    /// The longest lease of all clients, if they are connected with strict_restart. With several servers it is on, and this
-    /// defaults to the lease.
+    /// The longest lease that any client uses, if the clients are connected with strict_restart. With several servers
+    /// strict_restart is on, and this defaults to the lease.
     #[arg(long, global = true, value_parser = lease, env = "FAIRLOCK_STRICT_RESTART", value_name = "DURATION")]
     pub strict_restart: Option<Duration>,
-    /// The certificate authority for TLS, as PEM. Defaults to those of this machine.
+    /// The certificate authority for TLS, as a PEM file. Defaults to the authorities that this machine trusts.
     #[arg(long, global = true, env = "FAIRLOCK_CACERT", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub cacert: Option<PathBuf>,
-    /// The password for Sentinels, which differs from that of the servers.
+    /// The password for Sentinels. They do not get the password of the servers.
     #[arg(long, global = true, env = "FAIRLOCK_SENTINEL_PASSWORD", hide_env_values = true, value_name = "PASSWORD")]
     pub sentinel_password: Option<String>,
-    /// Colours.
+    /// When to use colours.
     #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub color: Color,
-    /// Logs what happens, on standard error.
+    /// Log events to standard error, not only warnings.
     #[arg(long, short, global = true)]
     pub verbose: bool,
 }
@@ -125,7 +125,7 @@ impl Args {
         self.urls().any(|url| url.contains("+cluster:"))
     }
 
-    /// Whether a server that was started anew grants nothing for a while.
+    /// Whether a server that has restarted grants nothing for a while.
     pub fn is_strict(&self) -> bool {
         self.strict_restart.is_some() || self.urls().count() > 1
     }
@@ -137,7 +137,7 @@ impl Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// If standard output is a terminal, unless NO_COLOR is set.
     Auto,
     Always,
     Never,
@@ -145,83 +145,84 @@ pub enum Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs a command under a lock.
+    /// Run a command under a lock.
     #[command(after_help = LOCK_EXAMPLES)]
     Lock(Lock),
-    /// Takes a lock and prints a handle for it: for steps that run on several machines.
+    /// Take a lock and print a handle for it, for a job whose steps run on several machines.
     #[command(after_help = HANDLE_EXAMPLES)]
     Acquire(Acquire),
-    /// Sets a new lease for the lock of a handle, unless more is left.
+    /// Set a new lease for the lock of a handle, unless more time remains.
     #[command(after_help = HANDLE_EXAMPLES)]
     Extend(Extend),
-    /// Releases the lock of a handle.
+    /// Release the lock of a handle.
     #[command(after_help = HANDLE_EXAMPLES)]
     Release(Release),
-    /// Shows the holders and waiters of locks.
+    /// Show the holders and waiters of locks.
     Status(Status),
-    /// Lists the locks that are held or waited for, and the semaphores whose number of slots was set for all programs.
+    /// List the locks that have holders or waiters, and the semaphores that have a number of slots set for all
+    /// programs.
     ///
     /// This needs the right to SCAN (+scan).
     List(List),
-    /// Shows locks again and again, as a table.
+    /// Show locks as a table that refreshes.
     Watch(Watch),
-    /// Takes a lock away from its holder and gives it to the next waiter.
+    /// Take a lock away from its holder and give it to the next waiter.
     ///
-    /// For a holder that is known to be dead. A holder that is alive is notified, but works on until the message
-    /// reaches it.
+    /// Use this for a holder that you know is dead. A live holder gets a message, and works on until that arrives.
     ForceUnlock(ForceUnlock),
-    /// Sets the number of slots of a semaphore for all programs, whatever number each of them names. 0 pauses it.
+    /// Set the number of slots of a semaphore for all programs, whatever number each of them gives. 0 pauses it.
     ///
-    /// Programs that hold a slot keep it. The number stays until --unset. The status afterwards is shown.
+    /// Programs that hold a slot keep it. The number applies until --unset. The command then shows the status.
     SetPermits(SetPermits),
-    /// Checks whether the server is fit for locks. Exit code 1: something breaks a promise.
+    /// Check whether the server is fit for locks. Exits with 1 if something breaks a promise.
     ///
-    /// It takes and releases a lock of a name of its own.
+    /// This takes and releases a lock with a name of its own.
     Doctor(Doctor),
-    /// Prints the ACL line of a user that has the rights which locks need, and no more.
+    /// Print the ACL line of a user with just the rights that locks need.
     Acl(Acl),
-    /// Measures locks on this server: lock and unlock, and the hand-over to a waiter, beside PING.
+    /// Measure locks on this server next to PING: lock and unlock, and the hand-over to a waiter.
     Bench(Bench),
-    /// Prints the completions of a shell.
+    /// Print the completions for a shell.
     Completions(Completions),
-    /// Prints the manual page.
+    /// Print the manual page.
     Man,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Lock {
-    /// The lock.
+    /// The name of the lock.
     #[arg(required_unless_present = "attach")]
     pub name: Option<String>,
-    /// The command and its arguments. Without one, name and token are printed, and the lock is held until a signal comes.
+    /// The command and its arguments. Without a command, fairlock prints the name and the token, and holds the lock
+    /// until a signal comes.
     #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
     pub cmd: Vec<OsString>,
-    /// A semaphore in place of a lock: at most N such commands run at a time.
+    /// Use a semaphore instead of a lock: at most N such commands run at a time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["shared", "exclusive"])]
     pub slots: Option<u32>,
-    /// A read-write lock, for readers: beside others with --shared.
+    /// Use a read-write lock as a reader, next to other commands with --shared.
     #[arg(long, short, conflicts_with = "exclusive")]
     pub shared: bool,
-    /// A read-write lock, for a writer: alone.
+    /// Use a read-write lock as a writer, alone.
     #[arg(long, short = 'x')]
     pub exclusive: bool,
-    /// Runs the command under the lock or the slot of a handle, which stays held.
+    /// Run the command under the lock or the slot of a handle, which stays held.
     #[arg(long, value_parser = handle, value_name = "HANDLE", requires = "cmd",
         conflicts_with_all = ["name", "try_only", "wait", "lease", "label", "slots", "shared", "exclusive"])]
     pub attach: Option<HoldHandle>,
     #[command(flatten)]
     pub call: Call,
-    /// How long the lock stays held if this machine dies: 30s by default. It is renewed while the command runs.
+    /// How long the lock stays held if this machine dies: 30s by default. fairlock renews it while the command runs.
     #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Option<Duration>,
-    /// How long the lock or the slot stays taken at least, counted from when it was acquired, though the command ends earlier: for a
-    /// job that is to run once on machines whose clocks differ.
+    /// Keep the lock or the slot for at least this long after it was acquired, even if the command ends earlier. Use it
+    /// for a job that should run only once on machines whose clocks differ.
     #[arg(long, value_parser = duration, value_name = "DURATION", conflicts_with_all = ["shared", "exclusive", "attach"])]
     pub at_least: Option<Duration>,
-    /// What becomes of the command if fairlock is killed by SIGKILL. Linux only; elsewhere it goes on.
+    /// What happens to the command if fairlock is killed by SIGKILL. Linux only: on other systems the command goes on.
     #[arg(long, value_enum, default_value_t = Orphan::Term, value_name = "WHAT")]
     pub orphan: Orphan,
-    /// How long the command has after SIGTERM when the lock is lost.
+    /// How long after SIGTERM the command gets SIGKILL if the lock is lost.
     #[arg(long, value_parser = duration, default_value = "10s", value_name = "DURATION")]
     pub kill_after: Duration,
 }
@@ -254,91 +255,91 @@ impl Call {
     }
 }
 
-/// How a lock is asked for.
+/// How to ask for a lock.
 #[derive(Debug, clap::Args)]
 pub struct Call {
-    /// Does not wait: gives up if others hold the lock or wait for it.
+    /// Do not wait: give up if others hold the lock or wait for it.
     #[arg(long = "try", short = 'n', conflicts_with = "wait")]
     pub try_only: bool,
-    /// The longest wait, also for a server that is not ready yet; 0s is --try. Without it the lock is waited for without a
-    /// limit, and the server not at all.
+    /// The longest wait, even for a server that is not ready yet; 0s is --try. Without it fairlock waits for the lock
+    /// without a limit, but does not wait for the server.
     #[arg(long, short, value_parser = duration, value_name = "DURATION")]
     pub wait: Option<Duration>,
-    /// The text that `status` shows beside this lock. Defaults to host and process id.
+    /// The text that `status` shows next to this lock. Defaults to host and process ID.
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
-    /// The exit code when others have the lock.
+    /// The exit code if others have the lock.
     #[arg(long, short = 'E', default_value_t = super::exit::FOUND, value_name = "N")]
     pub conflict_exit_code: u8,
 }
 
-/// What becomes of a command whose fairlock was killed.
+/// What happens to a command whose fairlock was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Orphan {
-    /// It gets SIGTERM.
+    /// Send it SIGTERM.
     Term,
-    /// It gets SIGKILL.
+    /// Send it SIGKILL.
     Kill,
-    /// It goes on, without the lock.
+    /// Let it go on, without the lock.
     Keep,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Acquire {
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// A semaphore in place of a lock: the handle has one of N slots.
+    /// Use a semaphore instead of a lock: the handle has one of N slots.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     #[command(flatten)]
     pub call: Call,
-    /// How long it stays held, unless it is extended or released.
+    /// How long the lock stays held, unless it is extended or released.
     #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Duration,
-    /// A JSON object with the handle, the name and the token.
+    /// Print a JSON object with the handle, the name and the token.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Extend {
-    /// What `acquire` has printed.
+    /// The handle that `acquire` printed.
     #[arg(value_parser = handle)]
     pub handle: HoldHandle,
-    /// From now on.
+    /// The new lease, counted from now.
     #[arg(value_parser = lease)]
     pub lease: Duration,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Release {
-    /// What `acquire` has printed.
+    /// The handle that `acquire` printed.
     #[arg(value_parser = handle)]
     pub handle: HoldHandle,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Status {
-    /// The locks.
+    /// The names of the locks.
     #[arg(required = true)]
     pub name: Vec<String>,
-    /// Exit code 1 if one of them is held, or has no free slot; else 0.
+    /// Exit with 1 if a lock is held, or has no free slot; else with 0.
     #[arg(long)]
     pub exit_code: bool,
-    /// One JSON object for each lock, in a line of its own.
+    /// Print one JSON object per lock, each on its own line.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct List {
-    /// A pattern as in Redis' KEYS: * ? [abc] [^a] [a-z] and \ before a character that stands for itself.
+    /// A pattern as in Redis' KEYS: * ? [abc] [^a] [a-z], and \ before a character to take it literally.
     #[arg(default_value = "*")]
     pub glob: String,
-    /// Only the names, one in a line. The fastest way.
+    /// Print only the names, one per line. This is the fastest way.
     #[arg(long, conflicts_with = "json")]
     pub names: bool,
-    /// One JSON object for each lock, in a line of its own.
+    /// Print one JSON object per lock, each on its own line.
     #[arg(long)]
     pub json: bool,
 }
@@ -348,51 +349,51 @@ pub struct Watch {
     /// A name, or a pattern as in `list`.
     #[arg(default_value = "*", value_name = "NAME|GLOB")]
     pub glob: String,
-    /// How long each table is shown.
+    /// How long to show each table.
     #[arg(long, short = 'i', value_parser = interval, default_value = "1s", value_name = "DURATION")]
     pub interval: Duration,
-    /// Ends after N tables.
+    /// Exit after N tables.
     #[arg(long, short = 'c', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// One JSON object for each table, in a line of its own.
+    /// Print one JSON object per table, each on its own line.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ForceUnlock {
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// Ends only the hold under this token, be it of the lock, the semaphore or the read-write lock of that name. By default that
-    /// is the hold of the lock which is shown.
+    /// End only the hold with this token, whether of the lock, the semaphore or the read-write lock of that name. By
+    /// default, end the hold of the lock that the command shows.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<u64>,
-    /// Does not ask.
+    /// Do not ask.
     #[arg(long, short)]
     pub yes: bool,
-    /// The outcome as a JSON object.
+    /// Print the outcome as a JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct SetPermits {
-    /// The semaphore.
+    /// The name of the semaphore.
     pub name: String,
-    /// How many slots there are. 0: no program gets one.
+    /// The number of slots. With 0 no program gets one.
     #[arg(required_unless_present = "unset")]
     pub permits: Option<u32>,
-    /// The number that each program names counts again.
+    /// Let the number that each program gives count again.
     #[arg(long, conflicts_with = "permits")]
     pub unset: bool,
-    /// The status as a JSON object.
+    /// Print the status as a JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Doctor {
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
@@ -402,27 +403,27 @@ pub struct Acl {
     /// The name of the user.
     #[arg(long, short)]
     pub user: String,
-    /// The user also runs `list`, and `watch` with a pattern. This lets it see the names of all keys.
+    /// Let the user also run `list`, and `watch` with a pattern. It can then see the names of all keys.
     #[arg(long)]
     pub list: bool,
     /// The server is a cluster.
     #[arg(long)]
     pub cluster: bool,
-    /// The locks are in another database than 0.
+    /// The locks are in a database other than 0.
     #[arg(long)]
     pub another_database: bool,
-    /// A JSON object with the rights as a list.
+    /// Print a JSON object with the rights as a list.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Bench {
-    /// How often each thing is measured.
+    /// How many times to measure each operation.
     #[arg(long, short = 'r', default_value_t = 1000, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rounds: u32,
-    /// One JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
@@ -438,26 +439,26 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it as 30s or 1m30s"))
 }
 
-/// The times of a request, which are parts of it, have a least value.
+/// A lease has a lower bound, because the times of a request are fractions of it.
 fn lease(text: &str) -> Result<Duration, String> {
     let least = Duration::from_millis(10);
     let lease = duration(text)?;
     if lease < least { Err("a lease is at least 10ms".to_owned()) } else { Ok(lease) }
 }
 
-/// As a shell or a form hands it on, with a space or the end of a line.
+/// Trims the text: a shell or a form may add a space or the end of a line.
 fn handle(text: &str) -> Result<HoldHandle, ParseHandleError> {
     text.trim().parse()
 }
 
-/// Shorter ones would show nothing but be asked of the server all the time.
+/// A shorter interval would only keep the server busy.
 fn interval(text: &str) -> Result<Duration, String> {
     let least = Duration::from_millis(10);
     let interval = duration(text)?;
     if interval < least { Err("at least 10ms".to_owned()) } else { Ok(interval) }
 }
 
-/// An error as one line with advice.
+/// Formats an error as one line with advice.
 pub fn in_one_line(error: &clap::Error) -> String {
     let text = without_handles(error);
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -469,7 +470,8 @@ pub fn in_one_line(error: &clap::Error) -> String {
     format!("{}; see '{} --help'", line.join("; "), called())
 }
 
-/// The error's text. Messages end up in logs, and a handle that cannot be read here can often be spent all the same.
+/// The error's text without handles: messages end up in logs, and a handle that this version cannot parse can often be
+/// used all the same.
 fn without_handles(error: &clap::Error) -> String {
     let cause = std::error::Error::source(error);
     if let (ErrorKind::ValueValidation, Some(ContextValue::String(argument)), Some(cause)) =
@@ -478,7 +480,7 @@ fn without_handles(error: &clap::Error) -> String {
     {
         return format!("{argument}: {cause}");
     }
-    // An argument in the wrong place.
+    // The handle may be in the place of another argument.
     let is_of_a_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let text = error.render().to_string();
     let shown = |piece: &str| {
@@ -489,7 +491,7 @@ fn without_handles(error: &clap::Error) -> String {
     text.split_inclusive(|c| !is_of_a_word(c)).map(shown).collect()
 }
 
-/// `fairlock1` is that of handles today.
+/// Handles begin with `fairlock1` today.
 fn is_version(word: &str) -> bool {
     let number = word.strip_prefix("fairlock").unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

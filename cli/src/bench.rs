@@ -11,7 +11,7 @@ use super::exit::{self, Failure};
 use super::output::{Output, Style};
 use super::render::Columns;
 
-/// The last tokens of its locks go soon.
+/// Lets the last tokens of its locks expire soon.
 const TOKEN_TTL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
@@ -44,7 +44,7 @@ pub async fn run(args: &Args, bench: &Bench, out: &mut Output) -> Result<u8, Fai
     let token_ttl = TOKEN_TTL.max(args.strict_restart.unwrap_or_default());
     let connected = async || connect_with(args, builder(args, None).token_ttl(token_ttl)).await;
     let (one, two) = (connected().await?, connected().await?);
-    // A name of its own, so that it waits for itself alone.
+    // A name of its own, so that it waits for no other client.
     let name = format!("fairlock bench {}", one.id());
     let measured = Measured {
         rounds: bench.rounds,
@@ -81,7 +81,7 @@ async fn lock_and_unlock(lock: &FairLock, rounds: u32) -> Result<Spread, Failure
     Ok(Spread::of(times))
 }
 
-/// From the call of `unlock` to the guard of the waiter, which is another client.
+/// Measures from the call of `unlock` to the guard of the waiter, which is another client.
 async fn hand_over(one: &FairLock, two: &FairLock, rounds: u32) -> Result<Spread, Failure> {
     let mut times = Vec::new();
     let (mut holder, mut waiter) = (one, two);
@@ -90,7 +90,7 @@ async fn hand_over(one: &FairLock, two: &FairLock, rounds: u32) -> Result<Spread
         let unlock = async {
             while holder.status().await?.waiters == 0 {}
             let begun = Instant::now();
-            // Its answer comes later than the lock to the other one, as a rule.
+            // The waiter usually gets the lock before this answer arrives.
             guard.unlock().await.map_err(|error| Failure::new(exit::UNAVAILABLE, exit::chain(&error)))?;
             Ok::<_, Failure>(begun)
         };

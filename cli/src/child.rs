@@ -16,7 +16,7 @@ use super::args::Orphan;
 use super::exit::{self, Failure};
 use super::orphan::{self, cannot_run};
 
-/// How often to check whether a process group has ended: there is no notification.
+/// How often to check whether a process group has ended, since nothing notifies of that.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub struct Child {
@@ -26,9 +26,9 @@ pub struct Child {
 }
 
 impl Child {
-    /// Where there is a terminal the command stays in the process group of this process, so that the shell can stop it and
-    /// let it go on, and the terminal sends it the signals of its keys. Elsewhere it has a group of its own, which gets all
-    /// signals: a shell script would otherwise end and leave what it has started.
+    /// With a terminal, the command stays in the process group of this process: the shell can stop and continue it, and
+    /// the terminal sends it the signals of its keys. Without one, the command gets a group of its own, which gets all
+    /// signals. Otherwise a shell script would end and leave its children running.
     pub fn start(command: &[OsString], orphan: Orphan, environment: [(&str, &str); 4]) -> Result<Self, Failure> {
         let terminal = File::open("/dev/tty").ok();
         let program = command.first().ok_or_else(|| Failure::usage("which command?"))?;
@@ -43,7 +43,6 @@ impl Child {
         Ok(Self { process, pid, terminal })
     }
 
-    /// Waits until it has ended.
     pub async fn ended(&mut self) -> io::Result<ExitStatus> {
         self.process.wait().await
     }
@@ -61,13 +60,13 @@ impl Child {
     }
 
     pub fn send(&self, signal: Signal) {
-        // Until it was waited for, its number belongs to no other process. A process that has ended gets nothing.
+        // Until this process waits for the command, no other process can get its number.
         if self.process.id().is_some() {
             let _ = if self.terminal.is_none() { killpg(self.pid, signal) } else { kill(self.pid, signal) };
         }
     }
 
-    /// Processes that the command left behind end too, at the latest by SIGKILL at that time.
+    /// Waits for the rest of the command's process group, and sends it SIGKILL at the deadline.
     pub async fn end_group(&self, deadline: Instant) {
         if self.terminal.is_some() {
             return;
@@ -82,20 +81,20 @@ impl Child {
     }
 }
 
-/// Whether a process of the group runs.
+/// Whether any process of the group is running.
 fn is_running(group: Pid) -> bool {
-    // It counts those too that have ended, until their parents take note. In a container process 1 may never do.
+    // The group exists until the parents have reaped its zombies. In a container, process 1 may never do that.
     let exists = killpg(group, None).is_ok();
     let states = states(group);
     exists && (states.is_empty() || states.iter().any(|state| state != "Z"))
 }
 
-/// The states of its processes, from Linux' /proc. Elsewhere none is known.
+/// The states of the group's processes, from /proc. Empty except on Linux.
 fn states(group: Pid) -> Vec<String> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let state = |process: fs::DirEntry| {
         let stat = fs::read_to_string(process.path().join("stat")).ok()?;
-        // `pid (name) state parent group …`, and the name may have brackets of its own.
+        // `pid (name) state parent group …`, and the name may contain brackets.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.to_owned();
         (fields.nth(1)? == group.to_string()).then_some(state)

@@ -17,13 +17,13 @@ const WAITER_TTL: Duration = Duration::from_secs(7);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const GRANT_TTL: Duration = Duration::from_secs(3);
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The bound of the library.
+/// The library's upper bound.
 const LONGEST_LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Between two tries to connect: the first pause, which doubles, and the longest one. A server that is full or has just
-/// started is not helped by many.
+/// The first pause between two attempts to connect, which doubles, and the longest one. Many attempts do not help a
+/// server that is full or has just started.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// With the options that each command has. Times that the library wants to be shorter or longer than others follow those.
+/// Applies the options that every command has. The other times follow these, as the library requires.
 pub fn builder(args: &Args, lease: Option<Duration>) -> LockClientBuilder {
     let lease = lease.unwrap_or_else(|| usual_lease(args));
     let timeout = args.timeout.min(lease / 2);
@@ -47,11 +47,11 @@ fn usual_lease(args: &Args) -> Duration {
     args.strict_restart.map_or(LEASE, |longest| longest.min(LEASE))
 }
 
-/// For a handle with this lease, which may be shorter than the usual one, and longer than tokens are usually remembered. What cannot
-/// be is refused before the lock is waited for.
+/// A builder for a handle with this lease, which may be shorter than the usual lease, and longer than the usual
+/// `token_ttl`. Fails before the wait for the lock if the lease does not fit.
 pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuilder, Failure> {
     check_for_handles(args)?;
-    // Otherwise an option would be blamed that follows the lease.
+    // Otherwise the error would name an option that follows the lease.
     if lease > LONGEST_LEASE {
         let lease = humantime::format_duration(lease);
         return Err(Failure::usage(format!("the lease of a handle ({lease}) must not be longer than 365 days")));
@@ -65,7 +65,7 @@ pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuil
     Ok(builder(args, Some(lease.min(usual_lease(args)))).token_ttl(TOKEN_TTL.max(lease)))
 }
 
-/// On several servers there are none.
+/// Several servers have no handles.
 pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
     if servers(args)?.len() > 1 { Err(HandleError::SeveralServers.into()) } else { Ok(()) }
 }
@@ -78,7 +78,7 @@ pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {
 fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {
     let mut server = ConnectOptions::from_url(url)?;
     if let Some(path) = &args.cacert {
-        // Told now: later the file is read once for each try.
+        // Fails early: the provider reads the file only at each connect.
         File::open(path).map_err(|error| Failure::usage(of_file(path, error).to_string()))?;
         server = with_authority_in(server, path);
     }
@@ -88,7 +88,7 @@ fn server(args: &Args, url: &str) -> Result<ConnectOptions, Failure> {
     Ok(server)
 }
 
-/// Reads the file at each connect: the authority in it may be replaced while a lock is held.
+/// Reads the file at each connect: someone may replace the authority during a hold.
 fn with_authority_in(server: ConnectOptions, path: &Path) -> ConnectOptions {
     let path = path.to_owned();
     server.certificates_provider(move || {
@@ -108,8 +108,8 @@ pub async fn connect_with(args: &Args, builder: LockClientBuilder) -> Result<Loc
     Ok(builder.connect_with(servers(args)?).await?)
 }
 
-/// For a call that may wait: retries until the server is ready or the call's wait has ended. Also returns how long the call may
-/// still wait for the lock.
+/// Connects for a call that may wait: retries until the server is ready or the call's wait has ended. Also returns how
+/// long the call may still wait for the lock.
 pub async fn connect_within(
     args: &Args,
     mut builder: LockClientBuilder,

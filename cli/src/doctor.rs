@@ -1,4 +1,4 @@
-//! `fairlock doctor`: is this server fit for locks?
+//! `fairlock doctor`: checks whether this server is fit for locks.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,13 +14,13 @@ use super::findings::{Level, Report};
 use super::output::Output;
 use super::render;
 
-/// A lock of its own, so that it disturbs no other user.
+/// A name of its own, so that the doctor disturbs no other user.
 const NAME: &str = "fairlock doctor";
-/// Its last token goes soon.
+/// Lets its last token expire soon.
 const TOKEN_TTL: Duration = Duration::from_secs(60);
-/// Above it a hand-over takes longer than a person would expect.
+/// With longer round trips, a hand-over takes longer than people expect.
 const LONG_ROUND_TRIP: Duration = Duration::from_millis(100);
-/// Clocks that are synchronized differ by less.
+/// Synchronized clocks differ by less.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize)]
@@ -43,7 +43,7 @@ pub async fn run(args: &Args, doctor: &Doctor, out: &mut Output) -> Result<u8, F
         Ok(client) => {
             report.good("connection", format!("connected within {}", render::duration(begun.elapsed())));
             examine(&client, args, &mut report).await;
-            // A lock that it could not release ends with its lease, and the report is made.
+            // A lock that the client could not release ends with its lease, and the report is complete.
             let _ = client.close().await;
         }
     }
@@ -146,7 +146,7 @@ fn topology(info: &Info, report: &mut Report) {
     let mode = [info.text("redis_mode"), info.text("server_mode")].into_iter().find(|mode| !mode.is_empty());
     let replicas = info.number("connected_slaves");
     let text = format!("{}, {}, {replicas} replicas", mode.unwrap_or("?"), info.text("role"));
-    // The line is there if `min-replicas-to-write` is set.
+    // INFO has this line only with `min-replicas-to-write`.
     if replicas > 0 && info.text("min_slaves_good_slaves").is_empty() {
         let advice = "set min-replicas-to-write 1: a primary that is cut off then stops granting locks; let the resource \
                       check tokens, since a failover forgets what was not replicated";
@@ -199,7 +199,7 @@ fn persistence(info: &Info, args: &Args, report: &mut Report) {
     }
 }
 
-/// In a cluster.
+/// Checks the slots of a cluster.
 async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
     if !args.is_cluster() {
         return;
@@ -219,7 +219,7 @@ async fn slots(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// Optional rights of the user. Connecting has checked the rights that locks need.
+/// Checks the optional rights of the user. Connecting has checked the rights that locks need.
 async fn optional_rights(client: &LockClient, report: &mut Report) {
     let mut lacks = Vec::new();
     for (words, right, without) in [
@@ -255,7 +255,7 @@ fn messages(client: &LockClient, report: &mut Report) {
     }
 }
 
-/// The clocks of the servers, beside that of this machine.
+/// Compares the clocks of the servers with the clock of this machine.
 async fn clocks(client: &LockClient, report: &mut Report) {
     let asked = SystemTime::now();
     let mut offsets = Vec::new();
@@ -325,7 +325,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
     }
 }
 
-/// The proof: takes and releases a lock.
+/// Takes and releases a lock, as the proof.
 async fn lock_and_unlock(client: &LockClient, report: &mut Report) {
     const CHECK: &str = "lock";
     let lock = client.lock(NAME);

@@ -1,4 +1,4 @@
-//! How the command ends: exit codes as those of `flock(1)`, of shells and of `sysexits.h`.
+//! How the command ends: exit codes like those of `flock(1)`, shells and `sysexits.h`.
 
 use std::error::Error;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use fairlock::{ConnectError, HandleError, LockError, Refusal, RequestError};
 
 pub const OK: u8 = 0;
-/// `doctor` found something that breaks a promise. Also `lock`'s default when others have the lock.
+/// `doctor` found something that breaks a promise. Also `lock`'s default if others have the lock.
 pub const FOUND: u8 = 1;
 pub const USAGE: u8 = 2;
 /// EX_UNAVAILABLE: the server cannot be reached, is not ready yet, or does not answer.
@@ -15,20 +15,18 @@ pub const UNAVAILABLE: u8 = 69;
 const SYSTEM: u8 = 71;
 /// EX_TEMPFAIL: the lock was lost while the command ran.
 pub const LOST: u8 = 75;
-/// EX_NOPERM: the server refuses, until a person changes something.
+/// EX_NOPERM: the server refuses until someone changes something.
 const REFUSED: u8 = 77;
-/// The command cannot be run.
 pub const CANNOT_RUN: u8 = 126;
-/// There is no such command.
 pub const NOT_FOUND: u8 = 127;
-/// And the number of the signal.
+/// Plus the number of the signal.
 pub const SIGNAL: u8 = 128;
 const SIGPIPE: u8 = 13;
 
 #[derive(Debug)]
 pub struct Failure {
     pub code: u8,
-    /// One line; empty if there is no message.
+    /// One line, or empty for no message.
     pub message: String,
 }
 
@@ -42,7 +40,7 @@ impl Failure {
     }
 }
 
-/// The error's text, and its causes.
+/// The error's text, with its causes.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -61,9 +59,9 @@ impl From<ConnectError> for Failure {
 
 fn code_of(error: &ConnectError) -> u8 {
     match error {
-        // The certificates are those of --cacert.
+        // Only --cacert provides certificates.
         ConnectError::Options(_) | ConnectError::Url(_) | ConnectError::CertificatesProvider(_) => USAGE,
-        // One of several.
+        // The error of one of several servers.
         ConnectError::Server { cause, .. } => code_of(cause),
         error if error.may_pass() => UNAVAILABLE,
         _ => REFUSED,
@@ -116,7 +114,7 @@ impl From<HandleError> for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            // The reader of the output has seen enough, as `head` has. Other commands die of SIGPIPE then.
+            // The reader has closed the output, as `head` does. Other commands die of SIGPIPE then.
             io::ErrorKind::BrokenPipe => Self::new(SIGNAL + SIGPIPE, ""),
             _ => Self::new(SYSTEM, error.to_string()),
         }

@@ -10,7 +10,7 @@ use super::render;
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Good,
-    /// Something is not known, or is not there and need not be.
+    /// The check could not find something out, or something optional is missing.
     Note,
     /// No promise is broken now.
     Warning,
@@ -22,10 +22,9 @@ pub enum Level {
 pub struct Finding {
     pub check: &'static str,
     pub level: Level,
-    /// Where it is about one of several servers.
+    /// The server, if the finding is about one of several.
     pub server: Option<String>,
     pub text: String,
-    /// Advice.
     pub advice: Option<String>,
 }
 
@@ -44,7 +43,7 @@ impl Report {
         self.findings.push(Finding { check, level, server: None, text: text.into(), advice });
     }
 
-    /// What was found since there were `from` is about this server.
+    /// Marks the findings from index `from` on as findings about this server.
     pub fn is_about(&mut self, from: usize, server: &str) {
         for finding in self.findings.iter_mut().skip(from) {
             finding.server = Some(server.to_owned());

@@ -15,9 +15,9 @@ use super::render;
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     name: &'a str,
-    /// Whether the hold that was shown, or that has the given token, was ended.
+    /// Whether the command ended a hold: the one that it showed, or the one with the given token.
     was_held: bool,
-    /// The holder a moment before.
+    /// The holder just before.
     holder: Option<Holder>,
 }
 
@@ -27,7 +27,7 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
     let mut holders = shown.iter().flat_map(|named| named.status.holders());
     let holder = match (force.token, &shown[0].status) {
         (Some(token), _) => holders.find(|holder| holder.token == token),
-        // It comes first, if it is in use.
+        // If the lock is in use, it comes first.
         (None, AnyStatus::Lock(status)) => status.holder.as_ref(),
         (None, _) => {
             let text = format!("several may hold {:?}: add --token TOKEN, as `fairlock status` shows it", force.name);
@@ -45,8 +45,8 @@ pub async fn run(args: &Args, force: &ForceUnlock, out: &mut Output) -> Result<u
     tell(&Outcome { name: &force.name, was_held, holder: holder.cloned() }, is_held, force, out)
 }
 
-/// Ends the hold with this token, or without one the hold of the lock that is shown: never that of a holder that came while a
-/// person decided.
+/// Ends the hold with this token, or without a token the hold of the lock that the user saw. Never ends the hold of a
+/// later holder, who came while the user decided.
 async fn end(client: &LockClient, named: &Named, token: Option<u64>) -> Result<bool, RequestError> {
     match (&named.status, token) {
         (AnyStatus::Lock(shown), None) => client.lock(&named.name).force_unlock_shown(shown).await,
@@ -57,7 +57,7 @@ async fn end(client: &LockClient, named: &Named, token: Option<u64>) -> Result<b
     }
 }
 
-/// `is_held`: whether there was a holder a moment before.
+/// `is_held`: whether there was a holder just before.
 fn tell(outcome: &Outcome<'_>, is_held: bool, force: &ForceUnlock, out: &mut Output) -> Result<u8, Failure> {
     if force.json {
         out.json(outcome)?;
@@ -88,7 +88,7 @@ fn is_confirmed(name: &str, holder: Option<&Holder>) -> Result<bool, Failure> {
         || "which is free now".to_owned(),
         |holder| format!("held by {} for {}", render::text(&holder.label), render::duration(holder.held_for)),
     );
-    // Not to standard output, which may be a file.
+    // Not on standard output, which may be a file.
     let mut terminal = io::stderr();
     write!(terminal, "take away {}, {of}? [y/N] ", render::text(name))?;
     terminal.flush()?;

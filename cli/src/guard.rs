@@ -1,4 +1,4 @@
-//! What `fairlock lock` holds: a lock, a slot of a semaphore, or a share of a read-write lock.
+//! The guard that `fairlock lock` holds: of a lock, a slot of a semaphore, or a share of a read-write lock.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use fairlock::{
     Held, HoldError, Kind, LockClient, LockError, LockGuard, Loss, Permit, ReadGuard, Tried, UnlockError, WriteGuard,
 };
 
-/// What the name is used as.
+/// How the caller uses the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     Lock,
@@ -33,7 +33,6 @@ pub enum Guard {
     Write(WriteGuard),
 }
 
-/// How long to wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Wait {
     No,
@@ -42,7 +41,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// What is left of it after a part of it.
+    /// The rest of the wait, `used` later.
     pub fn after(self, used: Duration) -> Self {
         match self {
             Self::For(longest) => longest.checked_sub(used).filter(|left| !left.is_zero()).map_or(Self::No, Self::For),
@@ -51,7 +50,7 @@ impl Wait {
     }
 }
 
-/// The same three calls on each kind, with its names for them.
+/// Makes one of the three calls, by the name that it has for each kind.
 macro_rules! take {
     ($of:expr, $wait:expr, $try:ident, $timeout:ident, $plain:ident) => {
         match $wait {
@@ -92,7 +91,8 @@ impl Guard {
         }
     }
 
-    /// Locks and permits stay taken for that long at least. Not asked for with the others.
+    /// Releases a lock or permit, which stays taken for that long at least. The arguments exclude `at_least` for the
+    /// other kinds.
     pub async fn release_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         match self {
             Self::Lock(guard) => guard.unlock_at_least(at_least).await,

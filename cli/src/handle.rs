@@ -1,4 +1,5 @@
-//! `fairlock acquire`, `extend`, `release`: a lock, or a slot of a semaphore, over steps of which each is a process of its own.
+//! `fairlock acquire`, `extend`, `release`: a lock, or a slot of a semaphore, over several steps, each in its own
+//! process.
 
 use std::fmt::Debug;
 use std::io;
@@ -24,16 +25,16 @@ struct Acquired<'a> {
 }
 
 pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
-    // As in `lock`: a signal must leave nothing.
+    // Like `lock`: a signal must leave nothing behind.
     let mut signals = Signals::catch()?;
-    // Until it is detached it is renewed, with a lease of the usual length at most.
+    // Until the guard is detached, the client renews it, with a lease of the usual length at most.
     let builder = connect::builder_for_handle(args, acquire.lease)?;
     let (client, wait) = tokio::select! {
         connected = connect::connect_within(args, builder, &acquire.call) => connected?,
         signal = signals.next() => return Ok(lock::ended_by(signal)),
     };
     let outcome = tokio::select! {
-        // The signal first: a handle that is not printed is released.
+        // The signal first: without its handle printed, the hold must end.
         biased;
         signal = signals.next() => Ok(lock::ended_by(signal)),
         outcome = acquired(&client, acquire, wait) => match outcome {
@@ -57,7 +58,7 @@ pub async fn acquire(args: &Args, acquire: &Acquire) -> Result<u8, Failure> {
     outcome
 }
 
-/// What is not detached: why, and the handle that may have it.
+/// Why a detach failed, and the handle that may have the hold.
 type NotDetached = (Failure, Option<HoldHandle>);
 
 async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<Tried<HoldHandle>, NotDetached> {
@@ -66,7 +67,7 @@ async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<
         Tried::Busy(busy) => return Ok(Tried::Busy(busy)),
         Tried::Acquired(Guard::Lock(guard)) => guard.detach(acquire.lease).await.map_err(not_detached)?,
         Tried::Acquired(Guard::Permit(permit)) => permit.detach(acquire.lease).await.map_err(not_detached)?,
-        // It is not asked for.
+        // `Acquire::used_as` never asks for these.
         Tried::Acquired(Guard::Read(_) | Guard::Write(_)) => {
             return Err((Failure::usage("read-write locks have no handles"), None));
         }
@@ -77,7 +78,7 @@ async fn acquired(client: &LockClient, acquire: &Acquire, wait: Wait) -> Result<
 fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
     let text = exit::chain(&error);
     match error {
-        // The guard is dropped, and gives it back.
+        // Drops the guard, which releases the hold.
         DetachError::Refused { reason: HoldError::Lease(_) | HoldError::SeveralServers, .. } => {
             (Failure::usage(text), None)
         }
@@ -89,7 +90,7 @@ fn not_detached<G: Debug>(error: DetachError<G>) -> NotDetached {
     }
 }
 
-/// Returns the exit code. Unless that is 0, not all of the handle is printed.
+/// Returns the exit code. If that is not 0, the handle was not printed completely.
 async fn print(handle: &HoldHandle, acquire: &Acquire, signals: &mut Signals) -> Result<u8, Failure> {
     let line = if acquire.json {
         let lease_ms = u64::try_from(handle.lease().as_millis()).unwrap_or(u64::MAX);
@@ -99,7 +100,7 @@ async fn print(handle: &HoldHandle, acquire: &Acquire, signals: &mut Signals) ->
         handle.to_string()
     };
     tokio::select! {
-        // The printed answer counts, whatever comes at the same time: a program may rely on it.
+        // A printed handle counts, even if a signal comes at the same time: a program may rely on it.
         biased;
         printed = output::print_aside(line) => printed.map(|()| exit::OK),
         signal = signals.next() => Ok(lock::ended_by(signal)),

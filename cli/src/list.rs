@@ -12,7 +12,7 @@ use super::output::{Output, Style};
 use super::render::{self, Columns};
 use super::status::AT_ONCE;
 
-/// Rows that are kept in memory, and aligned with each other.
+/// How many rows to keep in memory and align with each other.
 const ROWS: usize = 500;
 
 pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failure> {
@@ -38,7 +38,7 @@ pub async fn run(args: &Args, list: &List, out: &mut Output) -> Result<u8, Failu
     columns.fit(&render::head());
     let mut is_first = true;
     while let Some(chunk) = rows.next().await {
-        // Rows from before an error are shown.
+        // Shows the rows that came before an error.
         let good: Vec<_> = chunk.iter().map_while(|row| row.as_ref().ok()).collect();
         good.iter().for_each(|row| columns.fit(row));
         if std::mem::take(&mut is_first) && !good.is_empty() {

@@ -20,11 +20,12 @@ use super::output::{self, text};
 use super::render;
 use super::signals::Signals;
 
-/// A loss is noticed after this time at the latest, or after a third of the lease: the server notifies nobody of a handle's loss.
+/// The client notices a loss within this time or a third of the lease, whichever is shorter: the server notifies nobody
+/// when a handle loses its hold.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
-    // Before the first request: a signal that comes while the lock is waited for must not leave a place in the queue.
+    // Before the first request: a signal during the wait must not leave a place in the queue.
     let mut signals = Signals::catch()?;
     if lock.at_least.is_some() {
         connect::check_for_handles(args)?;
@@ -60,8 +61,8 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
     }
 }
 
-/// Returns the exit code. After a wait it says who has it, if the answer did. `--try` says nothing, as `flock -n`: for a job of cron,
-/// each line is a mail.
+/// Returns the exit code. After a wait, prints who has the lock, if the answer named the holder. `--try` prints
+/// nothing, like `flock -n`: cron sends a mail for each line.
 pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
     if let (Wait::For(_), Some(HeldBy { label, since, lease_left, .. })) = (call.wait(), busy.holder.as_deref()) {
         let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
@@ -78,7 +79,7 @@ pub async fn acquire(client: &LockClient, name: &str, used_as: Use, wait: Wait) 
     }
 }
 
-/// A wait for what one of the commands around this one holds would have no end.
+/// Refuses to wait for a lock that a surrounding command holds: that wait would never end.
 async fn check_nesting(client: &LockClient, name: &str, used_as: Use, wait: Wait) -> Result<(), Failure> {
     if !matches!(wait, Wait::No) && is_inside_itself(client, name, used_as).await {
         let text = format!("{name:?} is held by the command that this one runs under: it would wait for itself");
@@ -89,7 +90,7 @@ async fn check_nesting(client: &LockClient, name: &str, used_as: Use, wait: Wait
 
 async fn is_inside_itself(client: &LockClient, name: &str, used_as: Use) -> bool {
     let Some(outer) = outer_owners() else { return false };
-    // An error comes once more when the lock is asked for.
+    // On an error, the request for the lock will fail with it again.
     let Ok(named) = Named::of(client, used_as.kind(), name).await else { return false };
     let holders = named.status.holders().into_iter();
     let mut ours = holders.filter(|holder| outer.split(' ').any(|owner| owner == holder.owner));
@@ -121,7 +122,7 @@ async fn run_under(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u
     }
 }
 
-/// Runs the command under what a handle holds, which is extended meanwhile and stays usable.
+/// Runs the command under the hold of a handle. Extends the hold while the command runs, and leaves it to the handle.
 async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let asked = Instant::now();
     let beginning = client.extend(handle, handle.lease());
@@ -136,14 +137,14 @@ async fn attached(client: &LockClient, handle: &HoldHandle, lock: &Lock, signals
     }
 }
 
-/// Returns the exit code of the command, whose end may come before the next look at the hold.
+/// Returns the exit code of the command, which may end before `until_lost` has noticed a loss.
 async fn still_held(client: &LockClient, handle: &HoldHandle, code: u8) -> Result<u8, Failure> {
     match client.extend(handle, handle.lease()).await {
         Ok(()) => Ok(code),
         Err(HandleError::Lost) => {
             Err(Failure::new(exit::LOST, format!("the lock was lost while the command ran: {}", HandleError::Lost)))
         }
-        // Not known: it was extended in time, as far as the command ran.
+        // Unknown, but the hold was extended in time while the command ran.
         Err(error) => {
             say(&exit::chain(&error));
             Ok(code)
@@ -151,28 +152,28 @@ async fn still_held(client: &LockClient, handle: &HoldHandle, code: u8) -> Resul
     }
 }
 
-/// Extends the hold of a handle again and again. Returns when it is lost, and no later than its lease may be over, and why.
-/// `asked`: before it was last extended.
+/// Extends the hold of a handle again and again. Returns the reason when the hold has ended, or at the latest when its
+/// lease may have ended. `asked`: a moment before the last extend.
 async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant) -> String {
     let lease = handle.lease();
-    // As the library counts (R5): from before the request. Clocks may differ by a hundredth, and times are rounded.
+    // As the library counts (R5): from before the request. Clocks may differ by one percent, and times are rounded.
     let sure = lease.saturating_sub(lease / 100 + Duration::from_millis(2));
     let mut until = asked.checked_add(sure).unwrap_or(asked);
     let mut why = "the server does not answer".to_owned();
     loop {
-        // From the last request, also if that had no answer. And not beyond the lease, whose end the next owner does not wait
-        // for (P1).
+        // Counts from the last request, even an unanswered one. Never sleeps past the lease: the next owner does not
+        // wait for this process to notice its end (P1).
         let look = asked.checked_add((lease / 3).min(LOOK_EVERY)).unwrap_or(asked);
         sleep_until(look.min(until)).await;
         asked = Instant::now();
-        // Otherwise one more request would be sent, which could extend the hold without a command.
+        // One more request could extend a hold that no command uses any more.
         if asked >= until {
             break;
         }
         match timeout_at(until, client.extend(handle, lease)).await {
             Ok(Ok(())) => until = asked.checked_add(sure).unwrap_or(until),
             Ok(Err(HandleError::Lost)) => return HandleError::Lost.to_string(),
-            // Asked again, until its lease is over.
+            // Tries again, until the lease ends.
             Ok(Err(error)) => why = error.to_string(),
             Err(_) => break,
         }
@@ -180,7 +181,7 @@ async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant
     format!("its lease may be over: {why}")
 }
 
-/// Holds it until a signal comes.
+/// Holds the lock until a signal comes.
 async fn hold(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u8, Failure> {
     let line = format!("{} {}", text(guard.name()), guard.token());
     let not_printed = async {
@@ -196,7 +197,7 @@ async fn hold(guard: Guard, lock: &Lock, signals: &mut Signals) -> Result<u8, Fa
     }
 }
 
-/// Returns the exit code of the command. `None`: the lock was lost, and the command was ended.
+/// Returns the exit code of the command, or `None` if the lock was lost and the command had to end.
 async fn run_child(
     lock: &Lock,
     name: &str,
@@ -217,7 +218,7 @@ async fn run_child(
             status = child.ended() => break status?,
             signal = signals.next() => child.pass_on(signal),
             loss = lost.as_mut(), if kill_at.is_none() => {
-                // Before anything is printed: the reader may be stuck.
+                // Before printing, which may block on a stuck reader.
                 child.send(Signal::SIGTERM);
                 say(&format!("lost the lock {name:?}: {loss}; ending the command"));
                 kill_at = Some(Instant::now().checked_add(lock.kill_after).unwrap_or_else(far_off));
@@ -245,7 +246,7 @@ async fn unlock(guard: Guard, lock: &Lock, code: u8) -> Result<u8, Failure> {
         Err(HoldError::Lost(loss)) => {
             Err(Failure::new(exit::LOST, format!("the lock was lost while the command ran: {loss}")))
         }
-        // It was held until the command had ended. What becomes of it now is no fault of the command.
+        // The command ran under the lock to its end. A failed release is not its fault.
         Err(error) => {
             say(&exit::chain(&error));
             Ok(code)

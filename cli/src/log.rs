@@ -1,4 +1,4 @@
-//! The library's log and the command's own messages: lines on standard error.
+//! The library's log and the command's own messages, as lines on standard error.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,17 +9,17 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::output::text;
 
-/// It may contain names of keys and texts from servers.
+/// Escapes the message, which may contain names of keys and texts from servers.
 pub fn say(message: &str) {
     let message = text(message);
-    // If stderr is closed, nothing can be done about it.
+    // Without stderr there is nobody to inform.
     let _ = writeln!(std::io::stderr(), "fairlock: {message}");
 }
 
-/// Prints warnings; with `verbose` also what happens otherwise.
+/// Prints warnings, and with `verbose` INFO and DEBUG events as well.
 pub fn start(verbose: bool) {
     let most = if verbose { Level::DEBUG } else { Level::WARN };
-    // There is one in the process, and this is the first.
+    // This is the first and only subscriber of the process.
     let _ = tracing::subscriber::set_global_default(Lines { most });
 }
 
@@ -59,7 +59,7 @@ struct Line {
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        // A text takes whatever is written to it.
+        // Writing to a `String` cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),

@@ -1,4 +1,4 @@
-//! `fairlock`, the command: locks for shell scripts, and a look at locks for those on call.
+//! The command `fairlock`: locks for shell scripts, and a look at locks for people on call.
 
 mod acl;
 mod args;
@@ -35,7 +35,7 @@ use exit::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
-    // Not by way of the arguments below: those of a command may be anything.
+    // Before clap parses the arguments: the command's own arguments may be anything.
     if let Some(failure) = orphan::become_the_command() {
         return end(Err(failure));
     }
@@ -86,7 +86,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// A runtime of one thread: it starts sooner, and nothing here needs two.
+/// A runtime of one thread starts sooner, and nothing here needs two.
 fn runtime() -> Result<Runtime, Failure> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }

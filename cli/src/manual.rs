@@ -1,4 +1,4 @@
-//! Completions and the manual page, made of the arguments.
+//! Completions and the manual page, generated from the arguments.
 
 use clap::CommandFactory;
 
@@ -7,14 +7,14 @@ use super::exit::{self, Failure};
 use super::output::Output;
 
 pub fn completions(completions: &Completions, out: &mut Output) -> Result<u8, Failure> {
-    // Written at once: the generator cannot stop when its output is closed.
+    // Into a buffer first: the generator cannot stop when its output is closed.
     let mut text = Vec::new();
     clap_complete::generate(completions.shell, &mut Args::command(), "fairlock", &mut text);
     out.raw(&text)?;
     Ok(exit::OK)
 }
 
-/// One page: the command, and after it each of its commands.
+/// Prints one page: the command, then each of its subcommands.
 pub fn man(out: &mut Output) -> Result<u8, Failure> {
     let mut text = Vec::new();
     let command = Args::command();

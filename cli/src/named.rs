@@ -1,4 +1,4 @@
-//! A name and its status as what it is used.
+//! A name, with its status as a lock, a semaphore or a read-write lock.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub enum AnyStatus {
 }
 
 impl Named {
-    /// What the name is in use as, one for each kind. If it is in use as nothing: the lock, which is free.
+    /// Returns a status for each kind that the name is in use as. If it is not in use, returns the free lock.
     pub async fn ask(client: &LockClient, name: &str) -> Result<Vec<Self>, RequestError> {
         let (lock, semaphore, rw_lock) = tokio::join!(
             Self::of(client, Kind::Lock, name),
@@ -47,8 +47,8 @@ impl Named {
         Ok(all)
     }
 
-    /// The same for a name from a list: it may have been released since it was found, and is `None` then. A key that is no
-    /// lock is reported, and the list goes on.
+    /// The status of a name from a list, or `None` if the name is not in use any more. Reports a key that is not a
+    /// lock, and lets the list go on.
     pub async fn ask_listed(client: &LockClient, listed: Listed) -> Result<Option<Self>, RequestError> {
         match Self::of(client, listed.kind, &listed.name).await {
             Ok(named) => Ok(named.status.is_in_use().then_some(named)),
@@ -62,7 +62,7 @@ impl Named {
 
     pub async fn of(client: &LockClient, kind: Kind, name: &str) -> Result<Self, RequestError> {
         let status = match kind {
-            // The number does not matter to one who only asks.
+            // The number of permits does not matter for a status.
             Kind::Semaphore => AnyStatus::Semaphore(client.semaphore(name, 1).status().await?),
             Kind::RwLock => AnyStatus::RwLock(client.rw_lock(name).status().await?),
             _ => AnyStatus::Lock(client.lock(name).status().await?),
@@ -80,7 +80,7 @@ impl AnyStatus {
         }
     }
 
-    /// The holders that are shown; a writer is the only one.
+    /// The holders that the status lists. A writer is the only one.
     pub fn holders(&self) -> Vec<&Holder> {
         match self {
             Self::Lock(status) => status.holder.iter().collect(),
@@ -89,7 +89,7 @@ impl AnyStatus {
         }
     }
 
-    /// The number of holders, with the hidden ones.
+    /// The number of holders, including those that the status does not list.
     pub fn holding(&self) -> u64 {
         match self {
             Self::Lock(status) => status.holder.is_some().into(),
@@ -123,12 +123,12 @@ impl AnyStatus {
     }
 
     fn is_in_use(&self) -> bool {
-        // A number that was set for all clients stands there without holders too.
+        // A semaphore with a limit for all clients is in use even without holders.
         let is_limited = matches!(self, Self::Semaphore(status) if status.set_permits.is_some());
         self.holding() > 0 || self.waiters() > 0 || is_limited
     }
 
-    /// Whether a call would have to wait, as far as is known: a semaphore has no permit left.
+    /// Whether a call would have to wait, as far as the status shows.
     pub fn is_taken(&self) -> bool {
         match self {
             Self::Lock(status) => status.holder.is_some() || !status.is_known(),
@@ -141,7 +141,7 @@ impl AnyStatus {
         }
     }
 
-    /// The holders in a few words. `None`: there are none.
+    /// The holders in a few words, or `None` if there are none.
     pub fn in_short(&self) -> Option<String> {
         let first = self.holders().first().map(|holder| text(&holder.label));
         match self {
@@ -157,7 +157,7 @@ impl AnyStatus {
     }
 }
 
-/// `3 of 5 permits`; with the numbers of all clients where these differ.
+/// `3 of 5 permits`; with every client's number if these differ.
 pub fn permits(status: &SemaphoreStatus) -> String {
     let named: Vec<_> = status.named_permits.iter().map(u32::to_string).collect();
     match (status.set_permits, named.is_empty()) {

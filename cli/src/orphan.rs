@@ -1,6 +1,6 @@
-//! A command must not go on without the lock when this process is killed. Linux sends it a signal then, if it asks for that itself,
-//! between fork and exec. That needs `unsafe`, which is forbidden here. So this program starts itself once more, asks for the signal,
-//! and becomes the command.
+//! A command must not go on without the lock when this process is killed. Linux can send the command a signal then, if
+//! the command asks for it, between fork and exec. That needs `unsafe`, which this crate forbids. So this program
+//! starts itself again, asks for the signal, and becomes the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,7 +9,7 @@ use std::process::Command;
 use super::args::Orphan;
 use super::exit::{self, Failure};
 
-/// The first argument of the process in between. Its others: the parent, the signal, and the command.
+/// The first argument of the intermediate process. The parent, the signal and the command follow.
 const WORD: &str = "__command";
 
 #[cfg(not(target_os = "linux"))]
@@ -24,7 +24,7 @@ pub fn command(words: &[OsString], orphan: Orphan) -> Command {
         Orphan::Kill => nix::sys::signal::Signal::SIGKILL,
         Orphan::Keep => return plain(words),
     };
-    // Also where the file was replaced since. Without /proc there is no other way to be sure.
+    // Runs this program even if its file was replaced since. Without /proc nothing else is certain to do so.
     let itself = std::path::Path::new("/proc/self/exe");
     if !itself.exists() {
         return plain(words);
@@ -41,7 +41,8 @@ fn plain(words: &[OsString]) -> Command {
     command
 }
 
-/// In the process in between: becomes the command. Returns why it did not; `None` in all other processes.
+/// In the intermediate process: becomes the command, or returns why it could not. Returns `None` in all other
+/// processes.
 pub fn become_the_command() -> Option<Failure> {
     let mut words = std::env::args_os().skip(1);
     if words.next()? != WORD {
@@ -61,7 +62,7 @@ fn exec(parent: &str, signal: &str, words: &[OsString]) -> Failure {
     if let Err(error) = asked {
         return Failure::new(exit::CANNOT_RUN, format!("cannot ask for a signal when fairlock is killed: {error}"));
     }
-    // It was killed before: no signal will come, and another process may have the lock soon.
+    // fairlock was killed before: no signal will come, and another process may get the lock soon.
     if nix::unistd::getppid().to_string() != parent {
         return Failure::new(exit::LOST, "fairlock was killed before the command had begun");
     }

@@ -40,7 +40,7 @@ impl Output {
         Self { out: BufWriter::new(out), is_terminal, colors }
     }
 
-    /// The text in this style, where there are colours.
+    /// The text in this style, if colours are on.
     pub fn styled(&self, style: Style, text: &str) -> String {
         if !self.colors {
             return text.to_owned();
@@ -59,7 +59,7 @@ impl Output {
         Ok(writeln!(self.out, "{}", line.as_ref())?)
     }
 
-    /// One value in one line, so that a stream of them can be read line by line.
+    /// Prints one value on one line, for readers of line-delimited JSON.
     pub fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value).map_err(io::Error::from)?;
         self.line(text)
@@ -74,17 +74,18 @@ impl Output {
     }
 }
 
-/// Prints a line by a thread of its own, while signals are heard and locks renewed: a full pipe keeps it waiting.
+/// Prints a line from a thread of its own: a full pipe blocks the thread, while this process handles signals and renews
+/// locks.
 pub async fn print_aside(mut line: String) -> Result<(), Failure> {
     line.push('\n');
-    // Not by `Stdout`: a thread that waits would keep that locked, and this process flushes it before it ends.
+    // Not through `Stdout`: a blocked thread would keep its lock, and this process flushes it before it ends.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let (done, printed) = oneshot::channel();
     thread::Builder::new().spawn(move || done.send(out.write_all(line.as_bytes())))?;
     Ok(printed.await.map_err(io::Error::other)??)
 }
 
-/// Names, labels and texts of a server are arbitrary. Escape sequences are shown as `\u{1b}`.
+/// Escapes control characters as `\u{1b}`: names, labels and texts from a server are arbitrary.
 pub fn text(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use super::named::Named;
 pub use super::output::text;
 
-/// `2m 3s`: whole seconds above one, else milliseconds.
+/// `2m 3s`: whole seconds from one second on, else milliseconds.
 pub fn duration(duration: Duration) -> String {
     let rounded = match duration {
         long if long >= Duration::from_secs(1) => Duration::from_secs(long.as_secs()),
@@ -16,12 +16,12 @@ pub fn duration(duration: Duration) -> String {
 
 /// `2026-11-22 10:31:00Z`.
 pub fn time(time: SystemTime) -> String {
-    // A time before 1970 has no such text. No server has one.
+    // `humantime` cannot format times before 1970. No server has such a time.
     let time = time.max(SystemTime::UNIX_EPOCH);
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
 }
 
-/// How wide each column of a table is: as wide as its widest cell so far.
+/// The width of each column of a table: the width of its widest cell so far.
 #[derive(Debug, Default)]
 pub struct Columns {
     widths: Vec<usize>,
@@ -48,7 +48,7 @@ pub fn head() -> Vec<String> {
     HEAD.map(str::to_owned).to_vec()
 }
 
-/// The row of a name. Of several holders it has the longest hold and the shortest lease.
+/// The row of a name. With several holders it shows the longest hold and the shortest lease.
 pub fn row(named: &Named) -> Vec<String> {
     let none = || "-".to_owned();
     let holders = named.status.holders();

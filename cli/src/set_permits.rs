@@ -9,7 +9,7 @@ use super::named::Named;
 use super::output::Output;
 use super::status::show;
 
-/// Shows the status that the name has then: of a second request, so others may have come in between.
+/// Sets the number and shows the status afterwards. That takes a second request, so others may have come in between.
 pub async fn run(args: &Args, set: &SetPermits, out: &mut Output) -> Result<u8, Failure> {
     let client = connect(args).await?;
     // The number of this client does not matter: it asks for no permit.

@@ -1,4 +1,4 @@
-//! The signals that this process gets.
+//! The signals that this process handles.
 
 use std::fs;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ const PASSED_ON: [Signal; 6] =
 
 pub struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
-    /// While it lives SIGCHLD has a handler. If a parent left it ignored, the exit status of a child could not be read.
+    /// Keeps a handler for SIGCHLD: if a parent left it ignored, this process could not read a child's exit status.
     _children: unix::Signal,
 }
 
@@ -22,7 +22,7 @@ impl Signals {
     /// From now on these signals do not end this process.
     pub fn catch() -> io::Result<Self> {
         let ignored = ignored();
-        // `nohup` has them ignored, and so should the command have them.
+        // Under `nohup` signals are ignored, and should stay so for the command.
         let caught = PASSED_ON.into_iter().filter(|signal| ignored & (1 << (*signal as u32 - 1)) == 0);
         let stream = |signal| Ok((signal, unix::signal(SignalKind::from_raw(signal as i32))?));
         let streams = caught.map(stream).collect::<io::Result<_>>()?;
@@ -42,7 +42,7 @@ impl Signals {
     }
 }
 
-/// One bit for each ignored signal, from Linux' /proc. Elsewhere none is known.
+/// One bit for each ignored signal, from /proc. Zero except on Linux.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

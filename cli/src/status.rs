@@ -11,7 +11,7 @@ use super::named::{AnyStatus, Named, permits};
 use super::output::{Output, Style};
 use super::render;
 
-/// Requests that share the connection.
+/// How many requests share the connection at a time.
 pub const AT_ONCE: usize = 64;
 
 pub async fn run(args: &Args, status: &Status, out: &mut Output) -> Result<u8, Failure> {
@@ -80,7 +80,7 @@ fn show_lock(status: &LockStatus, out: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// A line for each holder of a semaphore or of a read-write lock.
+/// Prints a line for each holder of a semaphore or a read-write lock.
 fn show_holders(status: &AnyStatus, out: &mut Output) -> Result<(), Failure> {
     let holders = status.holders();
     for holder in &holders {
@@ -94,7 +94,7 @@ fn show_holders(status: &AnyStatus, out: &mut Output) -> Result<(), Failure> {
     if hidden > 0 { out.line(format!("  and {hidden} more")) } else { Ok(()) }
 }
 
-/// What a holder has, or a waiter wants, behind its label.
+/// The share of a holder or waiter, to follow its label.
 fn share(status: &AnyStatus, weight: u32) -> String {
     match (status, weight) {
         (AnyStatus::RwLock(_), 1) => " (reads)".to_owned(),
@@ -104,7 +104,7 @@ fn share(status: &AnyStatus, weight: u32) -> String {
     }
 }
 
-/// The answer of one of several servers, in a line.
+/// The answer of one of several servers, on one line.
 fn told(server: &ServerStatus) -> String {
     let answer = match &server.answer {
         Err(error) => return render::text(&error.to_string()),

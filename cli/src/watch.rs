@@ -1,4 +1,4 @@
-//! `fairlock watch`: the same locks again and again.
+//! `fairlock watch`: a table of locks that refreshes.
 
 use std::future::ready;
 use std::time::SystemTime;
@@ -16,16 +16,16 @@ use super::output::{Output, Style};
 use super::render::{self, Columns};
 use super::status::AT_ONCE;
 
-/// A table of more is no use to anybody.
+/// A longer table is of no use to anybody.
 const MOST_LOCKS: usize = 1000;
-/// Waiters that are shown of each lock.
+/// How many waiters to show for each lock.
 const MOST_WAITERS: usize = 5;
 
 #[derive(Debug, Serialize)]
 struct Table {
-    /// The locks, in the order of their names.
+    /// The locks, sorted by name.
     locks: Vec<Named>,
-    /// There are more.
+    /// Whether there are more locks than this.
     is_cut: bool,
 }
 
@@ -40,7 +40,7 @@ pub async fn run(args: &Args, watch: &Watch, out: &mut Output) -> Result<u8, Fai
         match look(&client, &watch.glob).await {
             Ok(table) if watch.json => out.json(&table)?,
             Ok(table) => show(&table, args, out)?,
-            // An outage passes. What the server refuses does not, as a rule.
+            // An outage passes, a refusal usually does not.
             Err(failure) if failure.code == exit::UNAVAILABLE => {
                 clear(out)?;
                 super::log::say(&failure.message);
@@ -63,7 +63,7 @@ async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
         locks.truncate(MOST_LOCKS);
         (locks, is_cut)
     } else {
-        // A name needs no right to SCAN, and is shown when it is free, too.
+        // A single name does not need the right to SCAN, and appears even if it is free.
         (Named::ask(client, glob).await?, false)
     };
     locks.sort_by(|one, other| one.name.cmp(&other.name));
@@ -71,7 +71,7 @@ async fn look(client: &LockClient, glob: &str) -> Result<Table, Failure> {
 }
 
 fn clear(out: &mut Output) -> Result<(), Failure> {
-    // To the upper left corner, and everything away behind it.
+    // Moves to the upper left corner and clears the rest of the screen.
     if out.is_terminal { out.raw(b"\x1b[H\x1b[J") } else { Ok(()) }
 }
 

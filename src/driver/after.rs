@@ -1,4 +1,4 @@
-//! What is left to be done when the mutex of the driver is free.
+//! Work for when the mutex of the driver is free.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,33 +13,33 @@ use super::observe::CallerSpan;
 
 #[derive(Default)]
 pub struct After {
-    /// As a rule there is one.
+    /// The first caller; usually there is one.
     caller: Option<Waker>,
     callers: Vec<Waker>,
-    /// Of a poll before, and not used any more.
+    /// The unused waker of an earlier poll.
     replaced: Option<Waker>,
-    /// A server whose data was lost while the connection to it stood.
+    /// A server that lost its data although the connection to it stayed.
     pub rebooted: Option<NodeId>,
-    /// There is something to be sent.
+    /// There are requests to send.
     pub sends: bool,
-    /// The task is to come sooner than it plans to.
+    /// The task should come sooner than it plans to.
     pub is_sooner: bool,
     pub reports: Vec<Report>,
-    /// The machine is closed: so many requests have had no answer.
+    /// The machine is closed, with this many requests unanswered.
     pub closed: Option<usize>,
 }
 
-/// For the log, the metrics and the watchers of holds: code of the user may run.
+/// Reports to the log, the metrics and the watchers of holds, which may run user code.
 pub enum Report {
     Ended(Arc<DrivenHold>, Ended),
     InLine(Arc<About>, CallerSpan),
     PassedOver(Arc<About>),
     Note(Note),
-    /// The machine did, and is closed.
+    /// The machine panicked, and is closed.
     Panicked,
-    /// A connection to it is to be made.
+    /// The client needs a connection to this server.
     Wanted(NodeId),
-    /// The connection to it may be half-open.
+    /// The connection to this server may be half-open.
     Suspect(NodeId),
 }
 
@@ -58,15 +58,15 @@ impl After {
         }
     }
 
-    /// A waker is the user's, and so is what its end does.
+    /// A waker is user code, and so is its `Drop`.
     pub fn drops(&mut self, replaced: Option<Waker>) {
         self.replaced = replaced;
     }
 
-    /// Wakes the callers. Each of them is the user's code: the panic of one keeps nothing from the others.
+    /// Wakes the callers. Each waker is user code: a panic in one must not keep the others waiting.
     pub fn wake(&mut self) -> ForTheTask {
         self.caller.take().into_iter().for_each(wake);
-        // As a rule there are no more.
+        // Usually there is only one.
         if !self.callers.is_empty() {
             std::mem::take(&mut self.callers).into_iter().for_each(wake);
         }
@@ -94,7 +94,7 @@ pub mod tests {
         }
     }
 
-    /// Counts how often it was woken.
+    /// Counts its wakes.
     #[derive(Default)]
     pub struct Counting(pub AtomicU32);
 
@@ -104,7 +104,7 @@ pub mod tests {
         }
     }
 
-    /// Those behind it waited without end. Found by an attack.
+    /// The callers after it waited forever. Found by an attack.
     #[test]
     fn a_waker_that_panics_keeps_nothing_from_the_others() {
         let (mut after, counting) = (After { sends: true, ..After::default() }, Arc::new(Counting::default()));

@@ -1,4 +1,4 @@
-//! A call for a lock: the caller's future only reads its slot.
+//! A call for a lock. The caller's future only reads its slot.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -19,10 +19,10 @@ use super::hold::About;
 use super::shared::Answered;
 use crate::store::clock::now;
 
-/// A call that the machine knows, then its guard. Dropped, it is given up.
+/// A call that the machine knows, and later its guard. Dropping it gives it up.
 pub struct Pending {
     client: Arc<Client>,
-    /// `None`: the machine does not know it yet, or has forgotten it.
+    /// `None`: the machine does not know the call yet, or has forgotten it.
     call: Option<CallId>,
 }
 
@@ -31,7 +31,7 @@ impl Pending {
         Self { client, call: None }
     }
 
-    /// Asks for a lock, from the first poll on.
+    /// Asks for a lock from the first poll on.
     pub fn outcome<'a>(&'a mut self, about: &'a Arc<About>) -> impl Future<Output = Answered> + 'a {
         let limit = about.manner.limit().and_then(|limit| self.limit_elsewhere(|_| limit));
         self.drive(Some(about), limit, |call| Event::Call(call, about.want()))
@@ -62,13 +62,14 @@ impl Pending {
         .await
     }
 
-    /// For a caller of another runtime, which keeps its limit itself: that of the client may rest.
+    /// For a caller in another runtime, which keeps its own limit: perhaps nothing drives the client's runtime.
     fn limit_elsewhere(&self, limit: impl FnOnce(&Driver) -> Moment) -> Option<Pin<Box<Sleep>>> {
         let driver = self.client.driver();
         driver.context().is_elsewhere().then(|| Box::pin(sleep_until(driver.clock.instant(limit(driver)).into())))
     }
 
-    /// The machine ends the call, which wakes its caller: as a rule at once, and later if more is due than it does in one step.
+    /// Makes the machine end the call, which wakes its caller: usually at once, or later if more is due than one step
+    /// does.
     fn keep_limit(&self, limit: &mut Pin<Box<Sleep>>, context: &mut Context<'_>) {
         while limit.as_mut().poll(context).is_ready() {
             limit.as_mut().reset((now() + Duration::from_millis(1)).into());
@@ -80,7 +81,7 @@ impl Pending {
         self.client.driver().poll_call(call, context).map(|answered| self.answered(answered))
     }
 
-    /// After any but a grant the machine has forgotten it.
+    /// The machine forgets a call after any answer but a grant.
     fn answered(&mut self, answered: Answered) -> Answered {
         if !matches!(answered, Answered::Granted(_)) {
             self.call = None;
@@ -88,7 +89,6 @@ impl Pending {
         answered
     }
 
-    /// The guard ends.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let mut guard = self.call;
         let mut limit = self.limit_elsewhere(Driver::operation_limit);
@@ -110,12 +110,12 @@ impl Pending {
         unlocked(answered)
     }
 
-    /// This guard has so much from now on. Dropped, that goes on.
+    /// Sets the weight of this guard from now on. If the future is dropped, the change goes on.
     pub async fn shrink(&self, weight: u32) -> Result<Unlocked, UnlockError> {
         unlocked(self.change(move |call, guard| Event::Shrink { call, guard, weight }).await)
     }
 
-    /// The hold of this guard has a new lease.
+    /// Sets a new lease for the hold of this guard.
     pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), ChangeError>> + Send + use<> {
         let extended = self.change(move |call, guard| Event::Extend { call, guard, lease });
         async move {
@@ -126,7 +126,7 @@ impl Pending {
         }
     }
 
-    /// The hold of this guard is given to a handle. Dropped, it is given back.
+    /// Gives the hold of this guard to a handle. If the future is dropped, the client releases the hold.
     pub async fn detach(&self, lease: Duration) -> DetachOutcome {
         match self.change(move |call, guard| Event::Detach { call, guard, lease }).await {
             Answered::Detached(outcome) => outcome,
@@ -134,7 +134,7 @@ impl Pending {
         }
     }
 
-    /// A call about the hold of this guard.
+    /// Makes a call about the hold of this guard.
     fn change<F>(&self, event: F) -> impl Future<Output = Answered> + Send + use<F>
     where
         F: Fn(CallId, CallId) -> Event<'static> + Send + Sync,
@@ -142,18 +142,18 @@ impl Pending {
         let (guard, mut change) = (self.call, Self::new(self.client.clone()));
         async move {
             let Some(guard) = guard else { return Answered::Failed(CallError::Lost) };
-            // Without a timer: this future may outlive the runtime that has polled it first.
+            // Without a timer: this future may outlive the runtime that polled it first.
             change.drive(None, None, |call| event(call, guard)).await
         }
     }
 
-    /// Asks something about a name, once.
+    /// Asks a question about a name, once.
     pub async fn ask(mut self, keys: &Arc<Keys>, question: Question) -> Result<Finding, Unasked> {
         let limit = self.limit_elsewhere(Driver::operation_limit);
         match self.drive(None, limit, |call| Event::Ask(call, keys.clone(), question.clone())).await {
             Answered::Found(outcome) => outcome.map_err(Unasked::Failed),
             Answered::Failed(CallError::RuntimeGone) => Err(Unasked::Failed(RequestError::RuntimeGone)),
-            // It has no other end.
+            // A question has no other outcome.
             _ => Err(Unasked::Closed),
         }
     }
@@ -163,13 +163,13 @@ impl Pending {
     }
 }
 
-/// Why what was asked has no answer.
+/// Why a question failed.
 pub enum Unasked {
     Failed(RequestError),
     Closed,
 }
 
-/// The machine answers each change with its outcome, but for a client that is closed.
+/// The machine answers each change with its outcome, unless the client is closed.
 fn lost(answered: &Answered) -> ChangeError {
     ChangeError::Lost(if let Answered::Failed(CallError::Closed) = answered { Loss::Closed } else { Loss::Gone })
 }

@@ -1,4 +1,4 @@
-//! One client whose locks the machine has.
+//! The driver of one client, whose locks the machine has.
 
 use std::future::poll_fn;
 use std::ops::RangeInclusive;
@@ -41,24 +41,24 @@ use crate::store::server::Server;
 use crate::store::{Listener, ServedKeys, Store};
 use crate::sync::Mutex;
 
-/// How often a thread looks once more for others before the task goes on: a caller has its own work.
+/// How many rounds a thread works for others before the task takes over: a caller has its own work.
 const ROUNDS: usize = 8;
 
 pub struct Driver {
     context: Arc<ClientContext>,
     pub clock: LocalClock,
     shared: Mutex<Shared>,
-    /// The task's, which is the same for as long as it lives.
+    /// The task's waker, which never changes.
     task: OnceLock<Waker>,
     relay: Relay<Courier>,
     reporter: Reporter,
-    /// How many requests had no answer when the machine was closed.
+    /// How many requests were unanswered when the machine closed.
     unfinished: OnceLock<usize>,
-    /// The connection has ended, too.
+    /// Set when the connection has ended, too.
     closed: SetOnce<()>,
 }
 
-/// Shared by all handles of a client. The machine closes when the last one is dropped.
+/// Shared by the clones, locks and guards of a client. Dropping the last one closes the machine.
 pub struct Client(Arc<Driver>);
 
 impl Client {
@@ -74,7 +74,7 @@ impl Drop for Client {
 }
 
 impl Driver {
-    /// Takes the locks of this client over.
+    /// Starts the driver for the locks of this client.
     pub fn start(context: Arc<ClientContext>) -> Arc<Client> {
         let clock = LocalClock::new();
         let topology = if context.runner.store.is_cluster() { Topology::Cluster } else { Topology::OneServer };
@@ -93,7 +93,7 @@ impl Driver {
         let listener: Arc<dyn Listener> = driver.clone();
         driver.store().listen(Arc::downgrade(&listener));
         driver.look_for_connections();
-        // Without tokio's budget: the callers have theirs.
+        // Without tokio's budget: the callers have their own.
         driver.context().spawn_driver(unconstrained(run(driver.clone())));
         Arc::new(Client(driver))
     }
@@ -102,7 +102,7 @@ impl Driver {
         &self.context
     }
 
-    /// For a call that begins now.
+    /// The limit of a call that begins now.
     pub fn operation_limit(&self) -> Moment {
         self.clock.now() + self.context().operation_timeout()
     }
@@ -111,7 +111,7 @@ impl Driver {
         &*self.context().runner.store
     }
 
-    /// Hands in what needs no answer at once.
+    /// Hands in an event whose caller does not wait for an outcome.
     pub fn feed(&self, event: Event<'_>) {
         let after = self.step(event);
         self.finish(after);
@@ -123,7 +123,7 @@ impl Driver {
         after
     }
 
-    /// Does what was left for when the mutex is free.
+    /// Does the work that had to wait for a free mutex.
     fn finish(&self, mut after: After) {
         let work = after.wake();
         if !after.reports.is_empty() {
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// The same for a caller, which sends at once what is to be sent: the task would need one more hop.
+    /// The same for a caller, which sends its requests itself: the task would cost one more hop.
     fn finish_and_send(&self, mut after: After) {
         let sends = std::mem::take(&mut after.sends);
         self.finish(after);
@@ -146,7 +146,7 @@ impl Driver {
         }
     }
 
-    /// Begins a call with an event. Its caller is woken when there is an outcome.
+    /// Begins a call with an event. The outcome wakes its caller.
     pub fn begin(
         &self,
         about: Option<Arc<About>>,
@@ -154,19 +154,19 @@ impl Driver {
         event: impl FnOnce(CallId) -> Event<'static>,
     ) -> (CallId, Option<Answered>) {
         let mut after = After::default();
-        // The log is the user's: the mutex is free.
+        // The log is user code, so the mutex must be free.
         let span = about.as_ref().and_then(|about| CallerSpan::of(&about.who()));
         let begun = self.shared.lock().begin(about, span, waker, event, &mut after);
         self.finish_and_send(after);
         begun
     }
 
-    /// Reads the outcome of a call. After any but a grant the call is over.
+    /// Reads the outcome of a call. Any outcome but a grant ends the call.
     pub fn poll_call(&self, call: CallId, context: &Context<'_>) -> Poll<Answered> {
         let mut after = After::default();
         let mut answered = self.shared.lock().read(call, &mut after);
         if answered.is_none() {
-            // Made before the mutex is taken: a waker is the user's.
+            // Before the mutex is taken: a waker is user code.
             let waker = context.waker().clone();
             answered = self.shared.lock().wait(call, waker, &mut after);
         }
@@ -181,7 +181,7 @@ impl Driver {
         self.finish_and_send(after);
     }
 
-    /// The guard ends, and its caller waits for the outcome.
+    /// Ends the guard, whose caller waits for the outcome.
     pub fn unlock(&self, call: CallId, waker: Waker) -> Option<Answered> {
         let mut after = After::default();
         let answered = self.shared.lock().unlock(call, waker, &mut after);
@@ -189,56 +189,55 @@ impl Driver {
         answered
     }
 
-    /// Whether this owner is at such a stage.
     pub fn is_at(&self, owner: u64, lock_key: &Arc<str>, is_meant: impl Fn(&Stage) -> bool) -> bool {
         is_meant(self.shared.lock().stage_at(owner, lock_key))
     }
 
-    /// The clock of its only server, in microseconds since 1970; 0 if it is not known.
+    /// The clock of the only server, in microseconds since 1970; 0 if unknown.
     pub fn server_micros(&self) -> i64 {
         self.shared.lock().server_micros(NodeId(0))
     }
 
-    /// The holds of this client at this lock.
     pub fn holds(&self, lock_key: &str) -> Vec<Arc<DrivenHold>> {
         self.shared.lock().holds(lock_key)
     }
 
-    /// All that is relied on.
+    /// The holds that a guard relies on.
     pub fn valid_holds(&self) -> Vec<Arc<DrivenHold>> {
         self.shared.lock().valid_holds()
     }
 
-    /// Closes the machine, and then the connection. Returns how many requests have had no answer: the same to all who call it.
+    /// Closes the machine, then the connection. Returns how many requests stayed unanswered, the same number to all
+    /// callers.
     pub async fn close(&self) -> usize {
         let at_first = self.shared.lock().holds_left();
-        // A quorum logs it once for all of its servers.
+        // A quorum logs this once for all its servers.
         if !self.context.closing.is_cancelled() && !self.context.is_node() {
             warn_of(self.valid_holds().len());
         }
         self.context.begin_to_close();
         self.feed(Event::Close);
-        // With a limit: in a runtime that is not driven nothing comes to an end.
+        // With a limit: in a runtime that nothing drives, nothing ends.
         let closed = timeout(4 * self.context.operation_timeout(), self.closed.wait());
         if self.context.gone.run_until_cancelled(closed).await.is_none() {
-            // The runtime has ended, and none of them gets an answer. What is held ends with it.
+            // The runtime has ended: no request gets an answer, and the holds end with it.
             self.do_all_that_is_due();
             return at_first;
         }
         self.unfinished()
     }
 
-    /// Whether it is closed, and each of its requests had an answer.
+    /// Whether the client is closed, and each of its requests had an answer.
     pub fn is_finished(&self) -> bool {
         self.unfinished.get() == Some(&0)
     }
 
-    /// How many releases and leaves have had no answer.
+    /// How many releases and leaves are unanswered.
     pub fn unfinished(&self) -> usize {
         self.unfinished.get().copied().unwrap_or_else(|| self.shared.lock().unfinished())
     }
 
-    /// Tells the machine which servers were connected before the driver listened.
+    /// Notifies the machine of servers that were connected before the driver listened.
     fn look_for_connections(&self) {
         for seat in self.store().seats() {
             if self.store().server(seat).is_some_and(|server| server.is_ready()) {
@@ -259,7 +258,7 @@ impl Driver {
         }));
     }
 
-    /// A step does a bounded part, and no task comes back for the rest.
+    /// A step does a bounded part, and no task will come back for more.
     fn do_all_that_is_due(&self) {
         while self.shared.lock().is_due() {
             self.feed(Event::Time);
@@ -285,7 +284,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// Hands answers to the machine, and fetches what is to be sent.
+    /// Hands answers to the machine, and fetches the requests to send.
     fn exchange(&self, answers: &mut Vec<Replied>, outbox: &mut Vec<(RequestId, Request)>, after: &mut After) {
         after.rebooted = answers.iter().map(|(id, _)| id.node).find(|node| self.has_rebooted(*node)).or(after.rebooted);
         answers.reverse();
@@ -293,25 +292,26 @@ impl Driver {
         while let Some((id, reply)) = answers.pop() {
             shared.step(Event::Replied(id, reply), after);
         }
-        // Behind the answer that says so: nothing was run then.
+        // After the answer that reports a move: it means that the server did not run the request.
         shared.tell_of_moves(self.store(), after);
         shared.swap_outbox(outbox);
         after.sends = false;
     }
 
-    /// Does what the answers left.
+    /// Does the work that the answers left.
     fn finish_answers(&self, after: After) {
         let rebooted = after.rebooted;
         self.finish(after);
-        // Its data was lost while the connection stood: all of it is asked about, as at a new one.
+        // The server lost its data although the connection stayed. The client checks everything, as on a new
+        // connection.
         rebooted.into_iter().for_each(|node| self.connected(node));
     }
 
-    /// Tells the machine when a timer is due. Otherwise the task is woken then.
+    /// Gives the machine the time if a timer is due. Otherwise wakes the task when the next one is.
     fn keep_time(&self, mut sleep: Pin<&mut Sleep>, context: &mut Context<'_>) {
         let mut after = After::default();
         let due = self.shared.lock().time(&mut after);
-        // Comes once more for what is to be sent.
+        // Wakes the task again if there is something to send.
         self.finish(after);
         let Some(due) = due.map(|due| self.clock.instant(due).into()) else { return };
         if sleep.deadline() != due {
@@ -339,20 +339,20 @@ impl Carrier for Driver {
         }
     }
 
-    /// Before its first poll it needs none: it looks then.
+    /// The task needs a wake only after its first poll, which looks for work anyway.
     fn wake_task(&self) {
         self.task.get().into_iter().for_each(Waker::wake_by_ref);
     }
 }
 
-/// `held`: the number of holds whose guards are alive.
+/// `held`: the number of holds with live guards.
 pub fn warn_of(held: usize) {
     if held > 0 {
         tracing::warn!(target: "fairlock::client", held, "closing a client that still holds locks: they are lost");
     }
 }
 
-/// The task. It ends when the machine is closed, and the connection with it.
+/// The driver's task. It ends with the machine, and ends the connection.
 pub async fn run(driver: Arc<Driver>) {
     let mut sleep = pin!(sleep_until(now().into()));
     poll_fn(|context| {
@@ -361,14 +361,14 @@ pub async fn run(driver: Arc<Driver>) {
             driver.carry();
             driver.keep_time(sleep.as_mut(), context);
         };
-        // The log is the user's. A panic of it must not end the client.
+        // The log is user code. A panic in it must not end the client.
         if catch_unwind(AssertUnwindSafe(attend)).is_err() {
             context.waker().wake_by_ref();
         }
         if driver.unfinished.get().is_some() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    // Once more: what is under way has no reader any longer.
+    // Once more, to drop the requests under way: nobody reads their answers any longer.
     driver.carry();
     // Here, since a caller of `close` may not wait for it.
     driver.context.end().await;

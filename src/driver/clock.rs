@@ -1,4 +1,4 @@
-//! Local time as the machine counts it.
+//! Local time, as the machine counts it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use fairlock_proto::time::Instant as Moment;
 
 use crate::store::clock::now;
 
-/// What the machine looks back upon lies behind its start too.
+/// The machine's clock starts here, not at zero, so that it can look back to before its start.
 const START: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy)]

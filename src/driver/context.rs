@@ -1,4 +1,4 @@
-//! The shared parts of one client: the scripts, the options, and the tasks in the background. It knows neither holds nor
+//! The parts that one client shares: the scripts, the options, and the background tasks. It knows neither holds nor
 //! waiters.
 
 use std::future::Future;
@@ -23,13 +23,13 @@ use crate::store::runtime;
 
 pub struct Context {
     pub runner: Runner,
-    /// Cancelled by `close`: new calls are refused and waits end.
+    /// Cancelled by `close`: the client refuses new calls, and waits end.
     pub closing: CancellationToken,
-    /// Cancelled when the runtime of the client has ended: waits end, and nothing more can be sent.
+    /// Cancelled when the client's runtime has ended: waits end, and the client can send nothing more.
     pub gone: CancellationToken,
-    /// Cancelled with either: no call can be served any longer.
+    /// Cancelled with either: the client serves no more calls.
     pub over: CancellationToken,
-    /// Everything in the background, so that `close` can wait for it.
+    /// All background tasks, so that `close` can wait for them.
     pub tasks: TaskTracker,
     runtime: Handle,
     spawn_hook: Option<SpawnHook>,
@@ -60,7 +60,7 @@ impl Context {
         &self.runner.options
     }
 
-    /// Whether its server is one of several.
+    /// Whether the server is one of several.
     pub fn is_node(&self) -> bool {
         self.options().node.is_some()
     }
@@ -69,8 +69,8 @@ impl Context {
         self.options().operation_timeout
     }
 
-    /// The pauses between tries of one request. Seeded by the client's id and a number that is used
-    /// once: clients do not retry in step, and the simulator, whose ids count up, can repeat a run.
+    /// The pauses between tries of one request. The seed is the client's ID and a number that never repeats: clients do
+    /// not retry in step, and the simulator, whose IDs count up, can repeat a run.
     pub fn backoff(&self) -> Backoff {
         let number = self.backoffs.fetch_add(1, Ordering::Relaxed);
         Backoff::retry(self.retry_seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -86,12 +86,13 @@ impl Context {
         Handle::try_current().is_ok_and(|here| here.id() != self.runtime.id())
     }
 
-    /// Until this is dropped, timers are those of its own runtime: what began in another one would end with that.
+    /// Until the returned value is dropped, timers belong to the client's own runtime. A timer of another runtime would
+    /// end with that one.
     pub fn enter(&self) -> EnterGuard<'_> {
         self.runtime.enter()
     }
 
-    /// Works inside the runtime, outside of it, and after it is gone, when the future is dropped.
+    /// Works inside the runtime, outside of it, and after its end, when it drops the future.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         // Not `tokio::spawn`: a guard may be dropped in a thread without a runtime.
         self.tasks.spawn_on(self.hooked(task), &self.runtime);
@@ -104,51 +105,49 @@ impl Context {
         }
     }
 
-    /// Not as one of the client's own tasks, which a simulator has ended.
+    /// Spawns a task that is not one of the client's own: a simulator has ended those.
     pub fn spawn_apart(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// For the driver of the machine, which outlives the others: it serves `close`.
+    /// Spawns the driver's task, which outlives the others to serve `close`.
     pub fn spawn_driver(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(self.hooked(task));
     }
 
-    /// A request that waits for nothing but its answer.
+    /// Makes a request that waits for nothing but its answer.
     pub async fn ask<T>(&self, request: impl Future<Output = Result<T, RequestError>>) -> Result<T, RequestError> {
         if self.closing.is_cancelled() {
             return Err(RequestError::Closed);
         }
         match self.gone.run_until_cancelled(request).await {
-            // The connection ends with the runtime, and may do so before the client knows why.
+            // The connection ends with the runtime, maybe before the client knows why.
             Some(Err(RequestError::Unanswered(_))) if self.is_runtime_gone() => Err(RequestError::RuntimeGone),
             Some(asked) => asked,
             None => Err(RequestError::RuntimeGone),
         }
     }
 
-    /// Why no call can be served any longer. A client that was closed stays so when its runtime ends.
+    /// Why the client serves no more calls. A closed client stays closed when its runtime ends.
     pub fn why_over(&self) -> LockError {
         if self.closing.is_cancelled() { LockError::Closed } else { LockError::RuntimeGone }
     }
 
-    /// When nothing that was sent until now can have an effect on the server: its tickets and leases
-    /// are over.
+    /// When no request sent so far can have an effect on the server any more: its tickets and leases have ended.
     pub fn forgotten_at(&self, lease: Duration) -> Instant {
-        // A request on its way may be served late and begin its lease only then (R2). So the time-outs
-        // come on top.
+        // The server may serve a request late, and begin its lease only then (R2). So the time-outs come on top.
         let options = self.options();
         now() + lease.max(options.waiter_ttl).max(options.first_lease()) + 2 * self.operation_timeout()
     }
 
-    /// The longest round trip to a server. All are asked at the same time.
+    /// The longest round trip to a server. The client asks all of them at the same time.
     pub async fn ping(&self) -> Result<Duration, RequestError> {
         let runner = &self.runner;
         let pings = runner.store.seats().into_iter().filter_map(|seat| runner.store.server(seat)).map(|server| async {
             let asked = now();
             match runner.ask(server, &["PING"]).await {
                 Ok((_, took)) => Ok(took),
-                // An answer too. A user may lack the right to PING.
+                // A refusal is an answer, too: a user may lack the right to PING.
                 Err(RequestError::Refused(refusal)) if refusal.is_about_rights() => {
                     Ok(now().saturating_duration_since(asked))
                 }
@@ -159,10 +158,10 @@ impl Context {
         Ok(took.into_iter().max().unwrap_or_default())
     }
 
-    /// New calls are refused, and waits end.
+    /// Refuses new calls, and ends waits.
     pub fn begin_to_close(&self) {
         self.closing.cancel();
-        // Only on a closed tracker does `wait` ever end. Tasks can still be spawned on it.
+        // `wait` ends only on a closed tracker. It still accepts tasks.
         self.tasks.close();
     }
 

@@ -1,4 +1,4 @@
-//! Sends what the machine has to send, and brings the answers. One thread at a time, so that requests go out in their order.
+//! Sends the machine's requests and brings the answers. One thread at a time, so that requests go out in order.
 
 use std::sync::{Arc, Weak};
 
@@ -20,12 +20,12 @@ impl Courier {
         Self { rooms: Rooms::new(context, carrier), answers: Vec::new(), outbox: Vec::new() }
     }
 
-    /// Nothing more is sent, and no answer is waited for: a request without one would keep its connection.
+    /// Sends nothing more, and drops the requests under way: one without an answer would keep its connection.
     pub fn end(&mut self) {
         self.rooms.clear();
     }
 
-    /// `exchange`: hands answers in, and fetches what is to be sent.
+    /// `exchange` hands in answers, and fetches the requests to send.
     pub fn carry(&mut self, mut exchange: impl FnMut(&mut Vec<Replied>, &mut Vec<(RequestId, Request)>)) {
         self.rooms.go_on(&mut self.answers);
         loop {
@@ -34,7 +34,7 @@ impl Courier {
             while let Some((id, request)) = self.outbox.pop() {
                 self.rooms.begin(id, request, &mut self.answers);
             }
-            // As a rule no answer is there at once.
+            // Usually no answer comes at once.
             if self.answers.is_empty() {
                 return;
             }

@@ -1,16 +1,15 @@
-//! How a detach ends.
+//! The outcome of a detach.
 
 use fairlock_proto::handle::Handle;
 
 use super::outcome::HoldError;
 use crate::store::error::Cause;
 
-/// How a detach ended.
 pub enum DetachOutcome<G> {
     Detached(Handle),
     /// The guard is as before.
     Refused(G, HoldError),
-    /// The handle has the hold, or it is free.
+    /// The handle has the hold, or the name is free.
     Unanswered(Handle, Cause),
 }
 

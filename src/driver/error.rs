@@ -1,4 +1,4 @@
-//! The errors of the machine as those of the page, and the errors of the store as the machine reads them.
+//! Turns the errors of the machine into public ones, and the errors of the store into those that the machine reads.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::tried::Busy;
 use crate::store::error::{self as store, Fault, Refusal, RequestError};
 use crate::store::runner::Runner;
 
-/// Why a request has no answer.
+/// Why a request failed, for the machine.
 pub fn of_request(error: RequestError) -> machine::RequestError {
     match error {
         RequestError::NotSent(cause) => machine::RequestError::NotSent(Cause(cause)),
         RequestError::Unanswered(cause) => machine::RequestError::Unanswered(Cause(cause)),
         RequestError::Refused(refusal) => machine::RequestError::Refused(of_refusal(refusal)),
         RequestError::RuntimeGone => machine::RequestError::RuntimeGone,
-        // Nothing was sent.
+        // The client sent nothing.
         RequestError::Name(_) | RequestError::SeveralServers | RequestError::Closed => {
             machine::RequestError::NotSent(Cause(Arc::new(error)))
         }
@@ -35,16 +35,16 @@ fn of_refusal(refusal: Refusal) -> machine::Refusal {
     machine::Refusal { kind, cause: Cause(Arc::new(refusal)) }
 }
 
-/// The refusal that the store has read.
+/// The refusal that the store read.
 pub fn refusal(refusal: &machine::Refusal) -> Refusal {
     let read = refusal.cause.0.downcast_ref::<Refusal>().cloned();
-    // There is no other way to one.
+    // A refusal has no other origin.
     read.unwrap_or_else(|| Refusal::new("ERR", &refusal.cause.0.to_string()))
 }
 
-/// The machine has faults of its own where the store has the same, or knows more.
+/// Replaces a fault of the machine by the store's, which is the same or tells more.
 pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
-    // What the connection that has ended said; by now the store may know why there is no other one.
+    // This is the fault of the connection that ended. By now the store may know why there is no new one.
     match cause.0.downcast_ref() {
         Some(Fault::NotConnected | Fault::Disconnected) => return runner.why_no_answer(lock_key),
         Some(Fault::NoAnswer(_)) if !runner.is_connected(lock_key) => return runner.why_no_answer(lock_key),
@@ -63,7 +63,7 @@ pub fn cause(cause: Cause, runner: &Runner, lock_key: &str) -> store::Cause {
     }
 }
 
-/// `weight`: what the call wanted.
+/// `weight`: how much the call wanted.
 pub fn of_call(error: machine::CallError, weight: u32, runner: &Runner, lock_key: &str) -> LockError {
     match error {
         machine::CallError::Timeout(holder) => LockError::from(Busy::of(holder)),
@@ -93,7 +93,7 @@ pub fn of_unlock(
         }
         Err(machine::UnlockError::Unknown { until, cause: why }) => {
             let (until, cause) = (clock.instant(until), cause(why, runner, lock_key));
-            // For a reason that may pass, but not in time.
+            // The refusal may pass, but did not do so in time.
             Err(match cause.downcast_ref::<Refusal>().cloned() {
                 Some(refusal) => UnlockError::Refused { refusal, until },
                 None => UnlockError::Unknown { until, cause },
@@ -105,7 +105,7 @@ pub fn of_unlock(
     }
 }
 
-/// Of a request that a caller waits for.
+/// The error of a request that a caller waits for.
 pub fn of_asked(error: machine::RequestError, runner: &Runner, lock_key: &str) -> RequestError {
     match error {
         machine::RequestError::NotSent(why) => RequestError::NotSent(cause(why, runner, lock_key)),
@@ -137,7 +137,7 @@ pub fn loss(loss: machine::Loss) -> Loss {
 
 pub fn ended(ended: machine::Ended) -> Ended {
     match ended {
-        // It was released while it was good.
+        // The hold was valid when its owner released it.
         machine::Ended::Freed | machine::Ended::Unconfirmed => Ended::Freed,
         machine::Ended::Detached => Ended::Detached,
         machine::Ended::Lost(lost) => Ended::Lost(loss(lost)),

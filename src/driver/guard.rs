@@ -18,7 +18,7 @@ use crate::store::error::RequestError;
 use crate::store::options::{Options, OptionsError};
 
 pub struct DrivenGuard {
-    /// `None`: it is being unlocked.
+    /// `None`: an unlock is under way.
     pending: Option<Pending>,
     hold: Arc<DrivenHold>,
     client: Arc<Client>,
@@ -47,13 +47,13 @@ impl DrivenGuard {
         Self { client: pending.client().clone(), pending: Some(pending), hold, way, weight: AtomicU32::new(weight) }
     }
 
-    /// What it has of the name.
+    /// How much of the name it has.
     pub fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// From here on it has that much of the name. Without an answer it goes on in the background, which is no error, unless the
-    /// hold is over by then.
+    /// Reduces the weight from here on. Without an answer the change goes on in the background, which is no error,
+    /// unless the hold has ended by then.
     pub async fn shrink_to(&self, weight: u32) -> Result<(), Loss> {
         let Some(guard) = &self.pending else { return Err(Loss::Gone) };
         self.weight.fetch_min(weight, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl DrivenGuard {
         }
     }
 
-    /// A new lease from now on, unless more is left.
+    /// Sets a new lease from now on, unless more is left.
     pub fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), HoldError>> + Send + use<> {
         let (client, hold) = (self.client.clone(), self.hold.clone());
         let extending = self.pending.as_ref().map(|guard| guard.extend(lease));
@@ -79,7 +79,7 @@ impl DrivenGuard {
         }
     }
 
-    /// Gives what it holds to a handle.
+    /// Gives the hold to a handle.
     pub async fn detach(self, lease: Duration) -> DetachOutcome<Self> {
         match self.client.driver().context().options().check_lease("the lease of detach", lease) {
             Ok(()) => self.give(lease).await,
@@ -87,7 +87,7 @@ impl DrivenGuard {
         }
     }
 
-    /// Unlocks it, and leaves the name to a handle that nobody has, until it was held for that long.
+    /// Unlocks. If the hold is younger than `at_least`, a handle that nobody has keeps the name until that age.
     pub async fn unlock_at_least(self, at_least: Duration) -> Result<(), HoldError> {
         let rest = round_up(at_least.saturating_sub(self.hold.held_for()));
         if rest.is_zero() {
@@ -137,7 +137,7 @@ impl DrivenGuard {
         HoldView { hold: self.hold.clone(), _client: self.client.clone() }
     }
 
-    /// Releases it, and waits for the outcome.
+    /// Releases the guard, and waits for the outcome.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let Some(pending) = self.pending.take() else { return Ok(Unlocked::Freed) };
         let client = self.client.clone();
@@ -151,7 +151,7 @@ impl DrivenGuard {
     }
 }
 
-/// To milliseconds, as Redis counts them.
+/// Rounds up to milliseconds, the unit of Redis.
 fn round_up(time: Duration) -> Duration {
     let nanos = time.subsec_nanos() % 1_000_000;
     if nanos == 0 { time } else { time.saturating_add(Duration::from_nanos(u64::from(1_000_000 - nanos))) }
@@ -165,7 +165,7 @@ fn check_extend(lease: Duration, hold: &DrivenHold, options: &Options) -> Result
 
 impl Drop for DrivenGuard {
     fn drop(&mut self) {
-        // First: where the machine finds that the hold is lost, this guard has relied on it (P8).
+        // First: if the machine finds now that the hold is lost, this guard has relied on it (P8).
         drop(self.pending.take());
         self.hold.is_given_up();
     }

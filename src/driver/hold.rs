@@ -1,4 +1,4 @@
-//! A hold as its guards and those that watch it see it.
+//! A hold, as its guards and watchers see it.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -30,9 +30,9 @@ pub struct About {
     pub task: TaskOrThread,
     pub manner: Manner,
     pub lease: Lease,
-    /// How much of the name.
+    /// How much of the name it wants.
     pub weight: u32,
-    /// The server is one of a quorum, which logs calls and holds for all of its servers.
+    /// The server is one of a quorum, which logs calls and holds for all its servers.
     pub is_node: bool,
 }
 
@@ -65,20 +65,20 @@ impl Named for Arc<About> {
 
 pub struct DrivenHold {
     pub token: u64,
-    /// The call that began it.
+    /// The call that began the hold.
     pub entry: Arc<About>,
-    /// Made by the first of them: most holds have none.
+    /// Made by the first watcher: most holds have none.
     watchers: Mutex<Option<Box<Watchers>>>,
     began: Moment,
     clock: LocalClock,
-    /// An atomic: whoever asks whether the hold is valid takes no mutex.
+    /// Atomic, so that `is_valid` takes no mutex.
     deadline: AtomicU64,
     end: OnceLock<Ended>,
     guards: AtomicU32,
     holding: OnceLock<Holding>,
 }
 
-/// What is notified when a hold ends.
+/// Whom to notify when a hold ends.
 #[derive(Default)]
 struct Watchers {
     /// Cancelled at the end.
@@ -111,7 +111,7 @@ impl DrivenHold {
         }
     }
 
-    /// The machine says that it is good until then.
+    /// By the machine's word the hold is good until `deadline`.
     pub fn extends(&self, deadline: Moment) {
         self.deadline.fetch_max(deadline.micros(), Ordering::Relaxed);
     }
@@ -123,11 +123,11 @@ impl DrivenHold {
     pub fn valid_for(&self) -> Duration {
         let deadline = Moment::from_micros(self.deadline.load(Ordering::Relaxed));
         let left = deadline.since(self.clock.now());
-        // Without a guard nobody relies on it.
+        // Without a guard nobody relies on the hold.
         if self.end.get().is_some() || self.live() == 0 { Duration::ZERO } else { left }
     }
 
-    /// From now on it is not valid. Its watchers are notified when the mutex is free.
+    /// Makes the hold invalid. The driver notifies its watchers when the mutex is free.
     pub fn ends(&self, end: Ended) {
         let _ = self.end.set(end);
     }
@@ -140,15 +140,15 @@ impl DrivenHold {
         }
     }
 
-    /// Calls this when it ends, if it has not ended yet.
+    /// Calls `at_end` when the hold ends, if it has not ended yet.
     pub fn at_end(&self, at_end: impl FnOnce() + Send + 'static) {
         self.watchers.lock().get_or_insert_default().at_end = Some(Box::new(at_end));
     }
 
-    /// Cancelled when it has ended.
+    /// Cancelled when the hold has ended.
     pub fn over_token(&self) -> CancellationToken {
         let over = self.watchers.lock().get_or_insert_default().over.clone();
-        // It may have ended before it had a watcher.
+        // The hold may have ended before it had a watcher.
         if self.end.get().is_some() {
             over.cancel();
         }
@@ -160,13 +160,13 @@ impl DrivenHold {
         self.end.get().copied().unwrap_or(Ended::Freed)
     }
 
-    /// A caller has claimed it.
+    /// A caller has claimed the hold.
     pub fn is_claimed(&self) {
         self.guards.fetch_add(1, Ordering::Relaxed);
         self.holding.get_or_init(|| Holding::begin(self.entry.metrics.clone()));
     }
 
-    /// Until what is returned is dropped, one guard less relies on it.
+    /// One guard less relies on the hold, until the returned value is dropped.
     pub fn is_not_relied_on(&self) -> Unreliable<'_> {
         self.is_given_up();
         Unreliable(self)
@@ -176,23 +176,23 @@ impl DrivenHold {
         self.guards.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many guards share it.
+    /// How many guards share the hold.
     pub fn live(&self) -> u32 {
         self.guards.load(Ordering::Relaxed)
     }
 
-    /// How it has ended, if it has.
+    /// How the hold ended, if it has.
     pub fn end(&self) -> Option<Ended> {
         self.end.get().copied()
     }
 
-    /// The same, also if the machine was not told yet that its deadline has passed: the process may have stood still.
+    /// The same, even if the machine does not know yet that the deadline has passed: the process may have been paused.
     pub fn end_by_now(&self) -> Option<Ended> {
         let is_overdue = || self.live() > 0 && !self.is_valid();
         self.end().or_else(|| is_overdue().then_some(Ended::Lost(Loss::Expired)))
     }
 
-    /// `None`: nobody has claimed it.
+    /// `None`: nobody has claimed the hold.
     pub fn holding(&self) -> Option<&Holding> {
         self.holding.get()
     }
@@ -201,7 +201,7 @@ impl DrivenHold {
         self.clock.now().since(self.began)
     }
 
-    /// Its span begins.
+    /// Opens the hold's span.
     pub fn show(&self) {
         self.holding().into_iter().for_each(|holding| holding.show(&self.entry.who(), self.token));
     }

@@ -12,12 +12,12 @@ use tokio::time::sleep_until;
 use super::outcome::LockError;
 use crate::store::error::{Cause, Fault};
 
-/// For a call that had too little time for an answer.
+/// The cause for a call that had too little time for an answer.
 pub fn no_answer_yet() -> Cause {
     Arc::new(Fault::NoAnswerYet)
 }
 
-/// Ends a call without any time. It lets other tasks run first: its error says that a retry may help, and a loop that tries
+/// Ends a call that has no time left. It lets other tasks run first: the error suggests a retry, and a loop that tries
 /// again at once would keep the thread for itself.
 pub async fn too_late() -> LockError {
     yield_now().await;
@@ -29,7 +29,7 @@ pub fn is_only_late(cause: &Cause) -> bool {
     matches!(cause.downcast_ref(), Some(Fault::NoAnswerYet))
 }
 
-/// `None` when the time is up first.
+/// Returns `None` if the time is up first.
 pub fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Output = Option<F::Output>> {
     match limit {
         Some(limit) => Either::Left(until(limit, future)),
@@ -39,7 +39,7 @@ pub fn within<F: Future>(limit: Option<Instant>, future: F) -> impl Future<Outpu
 
 async fn until<F: Future>(limit: Instant, future: F) -> Option<F::Output> {
     tokio::select! {
-        // The time first, unlike in `tokio::time::timeout`: nothing is asked any longer.
+        // The time first, unlike in `tokio::time::timeout`: after it the client asks nothing more.
         biased;
         () = sleep_until(limit.into()) => None,
         output = future => Some(output),

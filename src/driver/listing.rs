@@ -1,4 +1,4 @@
-//! All names that are held or waited for, or whose number of permits is set for all clients, page by page.
+//! Lists, page by page, all names with a holder, a waiter, or a number of permits set for all clients.
 
 use std::collections::HashSet;
 use std::collections::VecDeque;
@@ -15,47 +15,48 @@ use crate::store::error::{Fault, NameError, RequestError};
 use crate::store::glob;
 use crate::store::server::Told;
 
-/// Keys that one call reads, about: 0.2 ms of a server, which serves no other request meanwhile.
+/// About how many keys one SCAN reads. The server needs 0.2 ms for them, and serves no other request in that time.
 const KEYS_IN_A_PAGE: &str = "250";
 
-/// Names to remember, in 18 MB at most, so that each is listed once.
+/// How many names to remember, in 18 MB at most, so that the listing has each only once.
 const REMEMBERED: usize = 1 << 20;
 
-/// A name that is in use, from [`LockClient::list`](crate::LockClient::list).
+/// A name in use, from [`LockClient::list`](crate::LockClient::list).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Listed {
-    /// What it is in use as. The same name may be listed once for each kind.
+    /// The kind of lock that the name is used as. The listing may have the same name once for each kind.
     pub kind: Kind,
     /// The name.
     pub name: String,
 }
 
-/// Where a listing is.
+/// The progress of a listing.
 pub struct Listing {
-    /// The servers that are still to be listed, the present one first.
+    /// The servers still to list, the present one first.
     contexts: VecDeque<Arc<Context>>,
-    /// How many of several servers may still fail: what is held is known to a majority.
+    /// How many of several servers may still fail: a majority knows each hold.
     may_fail: usize,
     glob: String,
-    /// For the server: the literal start of the glob. A pattern with many stars could keep it busy for long.
+    /// The pattern for the server: the literal start of the glob. A pattern with many stars could keep it busy for
+    /// long.
     pattern: String,
-    /// The seats of the server, or of the masters of a cluster, that are to be scanned. `None`: it has not begun there.
+    /// The seats still to scan, of the server or the masters of a cluster. `None` before the first page there.
     seats: Option<VecDeque<u16>>,
     place: Option<NextPage>,
     names: VecDeque<Listed>,
     seen: Seen,
 }
 
-/// Between two pages of one server.
+/// The position between two pages of one server.
 struct NextPage {
     cursor: String,
-    /// A cursor is of use on the server that made it. After a reconnect another one may answer.
+    /// Only the server that made a cursor understands it, and after a reconnect another one may answer.
     connection: CancellationToken,
 }
 
 impl Listing {
-    /// Lists one server, or several with the same options.
+    /// Lists one server, or several servers with the same options.
     pub fn new(contexts: impl Iterator<Item = Arc<Context>>, glob: &str) -> Self {
         let contexts: VecDeque<_> = contexts.collect();
         let prefix = contexts.front().map_or("", |context| &context.options().prefix);
@@ -64,7 +65,7 @@ impl Listing {
         Self { contexts, may_fail, glob: glob.to_owned(), pattern, seats, place: None, names, seen: Seen::default() }
     }
 
-    /// The next name; `None`: there are no more. An error is the end as well.
+    /// The next name, or `None` at the end. An error also ends the listing.
     pub async fn next(&mut self) -> Result<Option<Listed>, RequestError> {
         let outcome = self.find_next().await;
         if outcome.is_err() {
@@ -98,7 +99,7 @@ impl Listing {
         }
     }
 
-    /// To the next server.
+    /// Goes on with the next server.
     fn go_on(&mut self) {
         self.contexts.pop_front();
         (self.seats, self.place) = (None, None);
@@ -110,14 +111,14 @@ impl Listing {
         let cursor = self.place.as_ref().map_or("0", |place| &place.cursor);
         let scan = ["SCAN", cursor, "MATCH", &self.pattern, "COUNT", KEYS_IN_A_PAGE];
         let (told, _) = context.ask(runner.ask(server, &scan)).await?;
-        // After the answer: the end of the connection before is noticed before there is a new one.
+        // After the answer, because the client notices the end of a connection before it has a new one.
         if self.place.as_ref().is_some_and(|place| place.connection.is_cancelled()) {
             return Err(broken_off());
         }
         let Told { texts, connection } = told;
         let mut texts = texts.into_iter().map(|text| String::from_utf8(text).ok());
         let cursor = texts.next().flatten().ok_or_else(malformed)?;
-        // A key that is no UTF-8 is none of a lock.
+        // Keys of locks are valid UTF-8.
         let prefix = &context.options().prefix;
         texts.flatten().for_each(|key| self.keep(prefix, &key));
         self.place = (cursor != "0").then_some(NextPage { cursor, connection });
@@ -129,8 +130,8 @@ impl Listing {
         Ok(())
     }
 
-    /// Keeps the name if this key shows that it is in use. The server could filter the keys by type, but that costs it three
-    /// times as much as sending them.
+    /// Keeps the name if this key shows that it is in use. The server could filter the keys by type, but that would
+    /// cost it three times as much as sending them.
     fn keep(&mut self, prefix: &str, key: &str) {
         if let Some((kind, name)) = TRACES.iter().find_map(|end| name_in(prefix, key, end))
             && (1..=LONGEST_NAME).contains(&name.len())
@@ -150,10 +151,10 @@ fn malformed() -> RequestError {
     RequestError::Unanswered(Arc::new(Malformed("a reply to SCAN without a cursor".into())))
 }
 
-/// Names that were listed: SCAN may find a key twice, and a name may have several keys.
+/// Names already listed: SCAN may return a key twice, and a name may have several keys.
 #[derive(Default)]
 struct Seen {
-    /// Not the names, which may be long. Among a million names two have the same hash once in 30 million lists.
+    /// Hashes, because names may be long. Among a million names two have the same hash once in 30 million lists.
     hashes: HashSet<u64>,
     state: RandomState,
 }
@@ -161,7 +162,7 @@ struct Seen {
 impl Seen {
     fn is_new(&mut self, kind: Kind, name: &str) -> bool {
         let hash = self.state.hash_one((kind, name));
-        // With this bound a list of more names may repeat one.
+        // A longer list may repeat a name.
         if self.hashes.len() >= REMEMBERED { !self.hashes.contains(&hash) } else { self.hashes.insert(hash) }
     }
 }

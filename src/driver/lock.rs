@@ -1,4 +1,4 @@
-//! A lock of one client at its server, by its name, and a call for it.
+//! A lock of one client at its server, by name, and a call for it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,14 +38,14 @@ pub struct DrivenLock {
     keys: Result<Arc<Keys>, NameError>,
     /// How much of the name a call wants.
     share: Share,
-    /// The error is boxed, because it is rare.
+    /// Boxed, because an error is rare.
     pub lease: Result<LockLease, Box<OptionsError>>,
     /// The `<first lease>/<label>` suffix of this lock's places in the queue.
     terms: Result<Arc<str>, Box<OptionsError>>,
     pub metrics: LockMetrics,
 }
 
-/// How long a lock is held, and whether the watchdog renews that.
+/// The lease of a lock, and whether the watchdog renews it.
 #[derive(Debug, Clone, Copy)]
 pub struct LockLease {
     pub time: Duration,
@@ -55,26 +55,26 @@ pub struct LockLease {
 /// What a call does if others have the name or wait for it.
 #[derive(Debug, Clone, Copy)]
 pub enum IfBusy {
-    /// It waits its turn, for that long at most.
+    /// Wait for the turn, for this long at most.
     Wait(Option<Duration>),
-    /// It returns without the name. The server has that long for its answer; `None`: an operation time-out.
+    /// Return without the name. The server has this long to answer; `None`: an operation time-out.
     Return(Option<Duration>),
 }
 
-/// On whose behalf a call is made.
+/// The caller on whose behalf a call runs.
 #[derive(Clone, Copy)]
 pub struct Caller {
     pub owner: Owner,
-    /// It may be re-entered.
+    /// Whether later calls may re-enter the hold.
     pub scoped: bool,
-    /// When it called. A call for several servers may come to this one later.
+    /// When the caller began. A call for several servers may come to this one later.
     pub began: Instant,
-    /// Where it called. Another task may make the call for it.
+    /// Where the caller began. Another task may make the call for it.
     pub task: TaskOrThread,
 }
 
 impl Caller {
-    /// `scope`: the owner of the scope in which it is made.
+    /// `scope`: the owner of the scope that the caller is in.
     pub fn of(scope: Option<Owner>) -> Self {
         Self {
             owner: scope.unwrap_or_else(Owner::new),
@@ -86,7 +86,7 @@ impl Caller {
 }
 
 impl DrivenLock {
-    /// A share of this name, used as that kind.
+    /// A share of this name, used as this kind.
     pub fn of(kind: Kind, share: Share, client: Arc<Client>, name: &str) -> Self {
         let context = client.driver().context();
         let keys = match name.len() {
@@ -94,7 +94,7 @@ impl DrivenLock {
             length if length > LONGEST_NAME => Err(NameError::TooLong(length)),
             _ => Ok(Arc::new(Keys::of(kind, &context.options().prefix, name))),
         };
-        // That of the client, which was checked when it was built.
+        // The client's lease, which the builder has checked.
         let lease = Ok(LockLease { time: context.options().lease, is_renewed: true });
         let terms = Ok(context.runner.terms.clone());
         let metrics = context.options().metrics.of_lock(name);
@@ -102,7 +102,7 @@ impl DrivenLock {
         if kind.is_shared() { lock.with_share(share) } else { lock }
     }
 
-    /// Another share of a shared name.
+    /// The same name, with another share.
     pub fn with_share(&self, share: Share) -> Self {
         let first_lease = self.context().options().first_lease();
         let terms = self.terms.clone().map(|terms| shared_terms(share, first_lease, label_of(&terms)).into());
@@ -134,12 +134,12 @@ impl DrivenLock {
         Self { terms, ..self.clone() }
     }
 
-    /// The suffix of its places, with the label.
+    /// The suffix of its places in the queue, with the label.
     pub fn terms(&self) -> &str {
         self.terms.as_deref().unwrap_or_default()
     }
 
-    /// Whether it can be had at all, by its name, lease and label.
+    /// Checks the name, the lease and the label.
     pub fn check(&self) -> Result<(), LockError> {
         self.valid().inspect_err(|error| observe::refused_at_once(&self.metrics, error))
     }
@@ -156,7 +156,7 @@ impl DrivenLock {
         self.keys.as_ref().map_err(Clone::clone)
     }
 
-    /// What a call needs. The first refusal is returned here: `with_lease` and its like have no error to return.
+    /// The parts that a call needs, or the first error: `with_lease` and the like cannot return theirs.
     pub fn checked(&self) -> Result<(&Arc<Keys>, &Arc<str>, LockLease), LockError> {
         let lease = self.lease.as_ref().map_err(|error| LockError::Lease((**error).clone()))?;
         let terms = self.terms.as_ref().map_err(|error| LockError::Label((**error).clone()))?;
@@ -168,18 +168,18 @@ impl DrivenLock {
         Ok((keys, terms, *lease))
     }
 
-    /// The holds of all owners of this client here.
+    /// The holds of this lock, for all owners of this client.
     pub fn holds(&self) -> Vec<Arc<DrivenHold>> {
         self.keys().map_or_else(|_| Vec::new(), |keys| self.client.driver().holds(&keys.lock))
     }
 
-    /// The owners of this client that have it, and how many guards each has.
+    /// The owners of this client that hold the lock, with the number of their guards.
     pub fn guards(&self) -> Vec<(Owner, u32)> {
         let valid = self.holds().into_iter().filter(|hold| hold.is_valid());
         valid.map(|hold| (hold.entry.owner, hold.live())).collect()
     }
 
-    /// Whether the task that runs now has the lock outside of any scope.
+    /// Whether the current task holds the lock outside of any scope.
     pub fn is_held_by_this_task(&self) -> bool {
         let task = TaskOrThread::current();
         self.holds().iter().any(|hold| hold.entry.scope == Scope::Call && hold.entry.task == task && hold.live() > 0)
@@ -191,7 +191,7 @@ impl DrivenLock {
 
     fn manner(&self, if_busy: IfBusy) -> Manner {
         let clock = self.client.driver().clock;
-        // A time-out that is too long to be added is as good as none.
+        // A time-out that is too long to add is as good as none.
         let limit = |timeout: Option<Duration>| Some(clock.moment(now().checked_add(timeout?)?));
         match if_busy {
             IfBusy::Wait(timeout) => Manner::Waits { limit: limit(timeout) },
@@ -202,7 +202,7 @@ impl DrivenLock {
         }
     }
 
-    /// At one of several servers: for no longer than that, and with this token if it can be given.
+    /// Tries at one of several servers, for `timeout` at most, and proposes a token.
     pub async fn try_at_node(
         &self,
         caller: Caller,
@@ -223,12 +223,12 @@ impl DrivenLock {
         acquire(self.client.clone(), about).await
     }
 
-    /// Whether this owner waits behind others, by the server's last answer.
+    /// Whether this owner waits after others, by the server's last answer.
     pub fn is_behind_others(&self, owner: Owner) -> bool {
         self.is_at(owner, Stage::is_behind_others)
     }
 
-    /// Whether what this owner has given up has no answer yet.
+    /// Whether a release of this owner is unanswered.
     pub fn is_releasing(&self, owner: Owner) -> bool {
         self.is_at(owner, |stage| matches!(stage, Stage::Releasing(_)))
     }
@@ -237,13 +237,13 @@ impl DrivenLock {
         self.keys().is_ok_and(|keys| self.client.driver().is_at(owner.number(), &keys.lock, is_meant))
     }
 
-    /// Takes what a handle holds. Busy: this owner holds the lock or waits for it already.
+    /// Takes over the hold of a handle. Busy: this owner already holds the lock or waits for it.
     pub async fn attach(&self, caller: Caller, handle: &Handle) -> Result<Tried<DrivenGuard>, LockError> {
         let limit = self.client.driver().clock.moment(self.context().runner.limit());
         self.call(caller, Manner::Attaches { limit, handle: Arc::new(handle.clone()) }).await
     }
 
-    /// Asks something about it, once.
+    /// Asks a question about the lock, once.
     pub async fn ask(&self, question: Question) -> Result<Finding, RequestError> {
         ask_once(&self.client, self.keys()?, question).await
     }
@@ -254,37 +254,37 @@ impl DrivenLock {
             Finding::Inspected { inspected, server_micros } => {
                 Ok(Answer { body: *inspected, server_ms: server_micros / 1000 })
             }
-            // The machine answers no inspection so.
+            // The machine never answers an inspection like this.
             Finding::Done | Finding::Nothing => Err(RequestError::Closed),
         }
     }
 
-    /// Every later token is greater than that. `false`: it is not held any longer.
+    /// Makes every later token greater than `floor`. Returns false if the hold has ended.
     pub async fn raise(&self, hold: &DrivenHold, floor: u64) -> Result<bool, RequestError> {
         self.carry_out(Question::Raise { owner: hold.entry.owner_id.clone(), token: hold.token, floor }).await
     }
 
-    /// Asks for something to be done. `false`: nothing was held.
+    /// Asks for a change. Returns false if nothing was there to change.
     pub async fn carry_out(&self, question: Question) -> Result<bool, RequestError> {
         Ok(matches!(self.ask(question).await?, Finding::Done))
     }
 
-    /// Ends the present hold, if it has the expected token. Returns whether there was one.
+    /// Ends the present hold, if it has the expected token. Returns whether there was such a hold.
     pub async fn force_unlock(&self, expected: Option<u64>) -> Result<bool, RequestError> {
         self.carry_out(Question::ForceUnlock { expected }).await
     }
 
-    /// Sets the limit of a shared name for all clients; `None`: that of each client counts.
+    /// Sets the limit of a shared name for all clients. With `None`, each client's own limit counts.
     pub async fn set_limit(&self, limit: Option<u32>) -> Result<(), RequestError> {
         self.carry_out(Question::SetLimit { limit }).await.map(drop)
     }
 
-    /// Sets a new lease for what a handle holds, unless more is left. `false`: it holds nothing.
+    /// Sets a new lease for the hold of a handle, unless more is left. Returns false if the handle holds nothing.
     pub async fn extend_handle(&self, handle: &Handle, lease: Duration) -> Result<bool, RequestError> {
         self.carry_out(Question::Extend { handle: handle.clone(), lease }).await
     }
 
-    /// Gives back what a handle holds. `false`: it held nothing.
+    /// Releases the hold of a handle. Returns false if the handle held nothing.
     pub async fn release_handle(&self, handle: &Handle) -> Result<bool, RequestError> {
         self.carry_out(Question::Release { handle: handle.clone() }).await
     }
@@ -308,7 +308,7 @@ impl DrivenLock {
     }
 }
 
-/// Asks something about a name, once.
+/// Asks a question about a name, once.
 pub async fn ask_once(client: &Arc<Client>, keys: &Arc<Keys>, question: Question) -> Result<Finding, RequestError> {
     Pending::new(client.clone()).ask(keys, question).await.map_err(|error| match error {
         Unasked::Failed(error) => error::of_asked(error, &client.driver().context().runner, &keys.lock),
@@ -323,7 +323,7 @@ fn lease_of(LockLease { time, is_renewed }: LockLease) -> Lease {
 /// Asks for the lock until there is an outcome.
 async fn acquire(client: Arc<Client>, about: Arc<About>) -> Result<Tried<DrivenGuard>, LockError> {
     let metrics = about.metrics.clone();
-    // Before the work, and so dropped after it: what is given up was left first.
+    // Declared before the work, so dropped after it: a call leaves the queue before it reports that it gave up.
     let call = ObservedCall::begin(about.clone(), &metrics);
     let outcome = call.drive(pin!(ask(client, about))).await;
     match &outcome {
@@ -348,11 +348,11 @@ async fn ask(client: Arc<Client>, about: Arc<About>) -> Result<Tried<DrivenGuard
             Answered::Granted(granted) => Ok(Tried::Acquired(DrivenGuard::new(pending, granted))),
             Answered::Busy(holder) => Ok(Tried::Busy(Busy::of(holder))),
             Answered::Failed(error) => Err(error::of_call(error, about.weight, runner, &about.keys.lock)),
-            // Its caller rested for a whole lease with what the handle held, which is spent.
+            // The caller left the grant unclaimed for a whole lease, and the handle is used up.
             Answered::PassedOver if about.manner.attaches() => Err(LockError::Lost),
-            // This future was not polled when its turn came, and the lock went to the next one.
+            // The caller did not poll this future when its turn came, and the next one got the lock.
             Answered::PassedOver => continue,
-            // The others are outcomes of other calls.
+            // Other outcomes belong to other calls.
             _ => Ok(Tried::Busy(Busy::default())),
         };
     }

@@ -1,8 +1,8 @@
-//! Drives the state machine of `proto` for the locks of one client: one mutex around it, and one task that sends, hands in
-//! answers, and keeps the timers.
+//! Drives the state machine of `proto` for the locks of one client. A mutex protects the machine, and one task sends
+//! requests, hands in answers, and keeps the timers.
 //!
-//! Under the mutex no IO is done and no code of the user runs: who is to be woken, what is to be logged and what is to be sent is
-//! taken out, and done when the mutex is free.
+//! No IO and no user code runs under the mutex. A step only collects wakers, log lines and requests; the driver handles
+//! them when the mutex is free.
 
 mod after;
 pub mod call;

@@ -1,6 +1,6 @@
-//! Reports calls and holds, from here alone: spans and events of `tracing`, and metrics.
+//! The only code that reports calls and holds: as spans and events of `tracing`, and as metrics.
 //!
-//! Spans are at DEBUG. With them off, as by default, a call pays for two comparisons. docs/operating.md has all
+//! Spans are at DEBUG. With them off, as by default, a call pays for two comparisons. docs/operating.md lists all
 //! events in a table, which tests/house.rs compares with the code.
 
 use std::future::poll_fn;
@@ -18,18 +18,18 @@ use crate::metrics::{ARE_ON, LockMetrics, NotAcquired};
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// The call or hold that a line is about.
+/// The call or hold that a log line is about.
 #[derive(Clone, Copy)]
 pub struct Who<'a> {
     pub name: &'a str,
     pub owner: &'a str,
     /// The terms of the call, with its label: see `keys::terms`.
     pub terms: &'a str,
-    /// One server of a quorum. The quorum reports holds and losses then, once for all servers.
+    /// One server of a quorum, which reports holds and losses once for all servers.
     pub is_node: bool,
 }
 
-/// A call that a line may be about.
+/// A call that a log line may be about.
 pub trait Named {
     fn who(&self) -> Who<'_>;
     fn began(&self) -> Instant;
@@ -48,19 +48,19 @@ impl Named for (Who<'_>, Instant) {
 impl<'a> Who<'a> {
     /// Name, owner and label.
     fn fields(&self) -> (&'a str, &'a str, &'a str) {
-        // The label only now: most calls are not logged.
+        // Reads the label only now: most calls are not logged.
         (self.name, self.owner, label_of(self.terms))
     }
 }
 
-/// A call that wants a lock, from its beginning to its end. Dropped before, it was given up.
+/// A call for a lock, from its beginning to its end. Dropped earlier, it counts as given up.
 pub struct ObservedCall<'a, W: Named> {
-    /// Asked only when a line is written: many may wait.
+    /// Asked only for a log line: many calls may wait.
     about: W,
     metrics: &'a LockMetrics,
-    /// Boxed: many may wait, and few have one.
+    /// Boxed: many calls may wait, and few have a span.
     span: Option<Box<Span>>,
-    /// The duration is recorded.
+    /// Whether to record the duration.
     is_timed: bool,
     is_over: bool,
 }
@@ -85,14 +85,14 @@ impl<'a, W: Named> ObservedCall<'a, W> {
         Self { about, metrics, span, is_timed: ARE_ON || is_told, is_over: false }
     }
 
-    /// The work of the call, in its span. Pinned by the caller, so that it is not moved into another future.
+    /// Runs the work of the call in its span. The caller pins the work, so that it is not moved into another future.
     pub fn drive<'s, F: Future>(&'s self, mut work: Pin<&'s mut F>) -> impl Future<Output = F::Output> {
-        // Borrowed: a result that is being returned is not dropped if the user's subscriber panics as its span is closed.
+        // Borrowed: if the user's subscriber panics as it closes the span, that must not drop a result on its way out.
         let Some(span) = &self.span else { return Either::Right(work) };
         Either::Left(Box::pin(poll_fn(move |context| {
             let entered = span.enter();
             let polled = work.as_mut().poll(context);
-            // Here, and not at the end of the block as in `Instrument`, for the same reason.
+            // Here, not at the end of the block as in `Instrument`, for the same reason.
             drop(entered);
             polled
         })))
@@ -103,7 +103,7 @@ impl<'a, W: Named> ObservedCall<'a, W> {
         is_told(&self.about.who())
     }
 
-    /// It got the lock. `handed_over`: out of the queue.
+    /// The call got the lock. `handed_over`: out of the queue.
     pub fn acquired(mut self, token: u64, handed_over: impl FnOnce() -> bool) {
         let waited = self.end();
         if !ARE_ON && !self.is_told() {
@@ -121,7 +121,7 @@ impl<'a, W: Named> ObservedCall<'a, W> {
         }
     }
 
-    /// Others have it, and the call was not to wait.
+    /// Others have the lock, and the call was not to wait.
     pub fn busy(mut self) {
         self.end();
         self.metrics.not_acquired(NotAcquired::Busy);
@@ -166,13 +166,13 @@ impl<W: Named> Drop for ObservedCall<'_, W> {
     }
 }
 
-/// A call that was refused before it began.
+/// Counts a call that failed before it began.
 pub fn refused_at_once(metrics: &LockMetrics, error: &LockError) {
     metrics.wait_began();
     metrics.not_acquired(outcome(error));
 }
 
-/// The span of a call, for a line that another task writes. No more than its number: the span ends with the call.
+/// The caller's span, for a line that another task writes. Only the ID: the span ends with the call.
 #[derive(Clone)]
 pub struct CallerSpan(Option<Id>);
 
@@ -181,7 +181,7 @@ impl CallerSpan {
         Self(Span::current().id())
     }
 
-    /// `None`: the log has no lines about calls.
+    /// `None`: the log does not mention calls.
     pub fn of(who: &Who<'_>) -> Option<Self> {
         is_told(who).then(Self::current)
     }
@@ -195,7 +195,7 @@ impl CallerSpan {
 /// A hold, from its beginning to its end.
 pub struct Holding {
     metrics: LockMetrics,
-    /// Boxed: there are many holds, and few have one.
+    /// Boxed: there are many holds, and few have a span.
     span: Mutex<Option<Box<Span>>>,
     is_over: AtomicBool,
 }
@@ -206,7 +206,7 @@ impl Holding {
         Self { metrics, span: Mutex::default(), is_over: AtomicBool::new(false) }
     }
 
-    /// Its span begins, as a child of the one in which the lock was asked for: not of that of the call, which is over.
+    /// Opens the hold's span, as a child of the caller's span: the span of the call has ended.
     pub fn show(&self, who: &Who<'_>, token: u64) {
         // A nested call comes here again. A hold that has ended already has no end to report.
         if !is_told(who) || self.is_over.load(Ordering::Relaxed) {
@@ -225,12 +225,12 @@ impl Holding {
             held_ms = field::Empty,
             end = field::Empty,
         );
-        // Made before the lock is taken, and what was there is dropped after it is free: the log is the user's.
+        // Made before the mutex is taken, and the old span is dropped when it is free: the log is user code.
         let before = self.span.lock().replace(Box::new(span));
         drop(before);
     }
 
-    /// Released, and confirmed by the server.
+    /// Reports a release that the server has confirmed.
     pub fn freed(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "released") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
@@ -238,7 +238,7 @@ impl Holding {
         }
     }
 
-    /// A handle has the hold now.
+    /// Reports that a handle has the hold now.
     pub fn detached(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "detached") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
@@ -246,7 +246,7 @@ impl Holding {
         }
     }
 
-    /// Released, with an outcome that will stay unknown.
+    /// Reports a release whose outcome will stay unknown.
     pub fn forgotten(&self, who: &Who<'_>, token: u64, held: impl Fn() -> Duration) {
         if self.over(&held, "released without an answer") && is_told(who) {
             let ((name, owner, label), held_ms) = (who.fields(), millis(held()));
@@ -254,7 +254,8 @@ impl Holding {
         }
     }
 
-    /// Counts the loss of a hold that a guard relied on; [`Lost`] logs it. False: the end of this hold was reported already.
+    /// Counts the loss of a hold that a guard relied on; [`Lost`] logs it. Returns false if the hold's end was reported
+    /// before.
     pub fn lost(&self, held: impl Fn() -> Duration, loss: Loss, was_relied_on: bool) -> bool {
         let is_first = self.over(&held, "lost");
         if is_first && was_relied_on {
@@ -268,13 +269,13 @@ impl Holding {
         is_first
     }
 
-    /// True the first time. A lost hold may be released later, and the other way round.
+    /// Returns true only the first time. A lost hold may be released later, and the other way round.
     fn over(&self, held: &impl Fn() -> Duration, end: &str) -> bool {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return false;
         }
         self.metrics.hold_ended(held);
-        // Not later: watchers of the hold may keep it for long.
+        // Now, because watchers may keep the hold for long.
         let span = self.span.lock().take();
         if let Some(span) = span {
             span.record("held_ms", millis(held())).record("end", end);
@@ -283,7 +284,7 @@ impl Holding {
     }
 }
 
-/// The log line of a hold that was lost.
+/// The log line of a lost hold.
 pub struct Lost<'a> {
     pub who: Who<'a>,
     pub token: u64,
@@ -297,7 +298,7 @@ impl Lost<'_> {
         tracing::warn!(target: "fairlock::lock", %name, %owner, token, held_ms = millis(*held), %loss, "lost a lock");
     }
 
-    /// At DEBUG: another line reports it, or it was not relied on.
+    /// At DEBUG: another line reports the loss, or no guard relied on the hold.
     pub fn debug(&self) {
         let Self { who: Who { name, owner, .. }, token, held, loss } = self;
         tracing::debug!(target: "fairlock::lock", %name, %owner, token, held_ms = millis(*held), %loss, "lost a lock");
@@ -306,14 +307,14 @@ impl Lost<'_> {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // The runtime has ended before an answer came. How long it was held is unknown.
+        // The runtime ended before an answer came, so the duration of the hold is unknown.
         if !self.is_over.load(Ordering::Relaxed) {
             self.metrics.hold_vanished();
         }
     }
 }
 
-/// Not in a panic: it may be that of the subscriber, and a second one would end the process.
+/// Not in a panic: it may be the subscriber's, and a second one would end the process.
 fn is_told(who: &Who<'_>) -> bool {
     !who.is_node && !thread::panicking() && tracing::enabled!(target: "fairlock::lock", Level::DEBUG)
 }

@@ -6,34 +6,34 @@ use super::tried::{Busy, HeldBy, at_last};
 use crate::store::error::{Cause, NameError, Refusal, RequestError, SeveralServers};
 use crate::store::options::OptionsError;
 
-/// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout) or
-/// [`try_lock`](crate::FairLock::try_lock) did not give a guard, or a call of a [`FairSemaphore`](crate::FairSemaphore) or a
-/// [`FairRwLock`](crate::FairRwLock) did not.
+/// Why [`lock`](crate::FairLock::lock), [`lock_timeout`](crate::FairLock::lock_timeout),
+/// [`try_lock`](crate::FairLock::try_lock), or a call of a [`FairSemaphore`](crate::FairSemaphore) or a
+/// [`FairRwLock`](crate::FairRwLock), returned no guard.
 ///
-/// Nothing is held and no place in the queue is kept. If the server may have acted on a request, the
-/// client takes that back in the background, also when the server cannot be reached now.
+/// The call holds nothing and keeps no place in the queue. If the server may have acted on a request, the client takes
+/// that back in the background, even if it cannot reach the server now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The server's last answer about the name showed that others held the lock or were first, and no request of this owner has
-    /// failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
+    /// The server's last answer about the name showed that others held the lock or were first, and no request of this
+    /// owner has failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
     #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_deref()))]
     Timeout {
-        /// Who held the lock by that answer, if it said so. Answers about semaphores, read-write locks and several servers do not.
+        /// The holder, if that answer named it. Answers about semaphores, read-write locks and several servers do not.
         holder: Option<Box<HeldBy>>,
     },
-    /// This would have been one more hold on a lock that its owner has lost meanwhile.
+    /// The owner has lost the hold that this call would have re-entered.
     #[error("the hold that this call would re-enter is lost: stop the outer work first")]
     Lost,
-    /// This task holds the lock itself, outside of a scope, and the lock was asked to
-    /// [say so](crate::FairLock::refusing_self_wait). Nothing was sent.
+    /// This task holds the lock itself, outside of a scope, and the lock [refuses such
+    /// waits](crate::FairLock::refusing_self_wait). The client sent nothing.
     #[error("this task would wait for a lock that it holds itself: run the work in owner::scope to re-enter it")]
     SelfWait,
-    /// `max_waiters` wait already.
+    /// `max_waiters` callers wait already.
     #[error("{waiters} are waiting, which is all that max_waiters allows")]
     #[non_exhaustive]
     QueueFull {
-        /// How many wait.
+        /// How many callers wait.
         waiters: u64,
     },
     /// No lock can have this name.
@@ -42,46 +42,45 @@ pub enum LockError {
     /// The lease of this lock does not fit the client's options.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// The label of [`labelled`](crate::FairLock::labelled) is too long. Nothing was sent.
+    /// The label of [`labelled`](crate::FairLock::labelled) is too long. The client sent nothing.
     #[error("the label cannot be used: {0}")]
     Label(OptionsError),
-    /// There was no answer in time, so it is not known whether others hold the lock. The cause is the last error: why there is no
-    /// connection, or what the server refused for a reason that may pass. With
-    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) it is how long the server grants nothing.
+    /// There was no answer in time, so the client does not know whether others hold the lock. The cause is the last
+    /// error: why there is no connection, or a refusal that may pass. With
+    /// [`strict_restart`](crate::LockClientBuilder::strict_restart) it can be how long the server still grants nothing.
     #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
     Unreachable(Cause),
-    /// The server refused the request, for a permanent reason.
+    /// The server refused the request for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
-    /// The call asked for no permits, or for more than there are: more than this client's own number, and then it sent nothing, or
-    /// more than [`set_permits`](crate::FairSemaphore::set_permits) has set. Nothing was changed.
+    /// The call asked for no permits, for more than this client's own number (and then sent nothing), or for more than
+    /// [`set_permits`](crate::FairSemaphore::set_permits) has set. It changed nothing.
     #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
     #[non_exhaustive]
     Permits {
         /// How many permits the call asked for.
         wanted: u32,
-        /// How many there are: this client's own number, or the number that is set for all clients.
+        /// How many permits there are: this client's own number, or the number set for all clients.
         permits: u32,
     },
-    /// The owner asked to write while it reads, and the write would wait for its own read. Nothing was sent.
+    /// The owner asked to write while it reads, so the write would wait for its own read. The client sent nothing.
     #[error(
         "this owner reads under this lock, and a write inside of its own read would wait for it: release the read first"
     )]
     WouldDeadlock,
-    /// Semaphores and read-write locks are on one server, and this client has several masters. Nothing was sent.
+    /// Semaphores and read-write locks need one server, and this client has several masters. It sent nothing.
     #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
     SeveralServers,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
-    /// The runtime that the client was made in has ended, and the connection with it. What the call may
-    /// have acquired ends with its lease. See
-    /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
+    /// The client's runtime has ended, and the connection with it. If the call acquired anything, that ends with its
+    /// lease. See [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: make the client in a runtime that lives longer")]
     RuntimeGone,
 }
 
-/// A call that waited reports it as a time-out.
+/// A call that waited reports `Busy` as a time-out.
 impl From<Busy> for LockError {
     fn from(Busy { holder }: Busy) -> Self {
         Self::Timeout { holder }
@@ -95,7 +94,8 @@ impl From<SeveralServers> for LockError {
 }
 
 impl LockError {
-    /// Whether others hold the lock or wait for it, and nothing is wrong: the errors for what `try_lock` calls [`Tried::Busy`](crate::Tried::Busy).
+    /// Whether others hold the lock or wait for it, and nothing is wrong. `try_lock` reports such cases as
+    /// [`Tried::Busy`](crate::Tried::Busy).
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -113,8 +113,8 @@ impl LockError {
         matches!(self, Self::Timeout { .. } | Self::QueueFull { .. })
     }
 
-    /// Whether the same call may succeed later, with the same client and nothing changed by a person: others have the lock now,
-    /// or no server could be reached.
+    /// Whether the same call of the same client may succeed later without anyone's help: others have the lock now, or
+    /// the client could not reach a server.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| { tokio::time::pause();
@@ -135,19 +135,18 @@ impl LockError {
     }
 }
 
-/// How a hold was lost.
+/// How an owner lost a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease ended before it could be renewed: the server was out of reach, this process was
-    /// paused, or the lease was a fixed one.
+    /// The lease ended before the client could renew it: the server was out of reach, this process was paused, or the
+    /// lease was a fixed one.
     #[error("its lease ended")]
     Expired,
-    /// The server answers that this owner does not hold the lock: the lease ended there, or its data is
-    /// gone.
+    /// The server answered that this owner does not hold the lock: the lease ended there, or its data is gone.
     #[error("the server does not know the hold")]
     Gone,
-    /// [`force_unlock`](crate::FairLock::force_unlock) was called for this lock.
+    /// Someone called [`force_unlock`](crate::FairLock::force_unlock) for this lock.
     #[error("it was unlocked by force")]
     Forced,
     /// The client was closed while the guard was alive.
@@ -159,18 +158,18 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ended {
-    /// It was released: its last guard was unlocked or dropped before the hold was lost. Normally the
-    /// server has confirmed that.
+    /// It ended by a release: the last guard was unlocked or dropped before a loss. Normally the server has confirmed
+    /// the release.
     Freed,
-    /// A [handle](crate::HoldHandle) has it now, or the detach had no answer: see
+    /// A [handle](crate::HoldHandle) has the hold now, or the detach had no answer: see
     /// [`LockGuard::detach`](crate::LockGuard::detach).
     Detached,
-    /// It was lost while a guard was alive.
+    /// The owner lost it while a guard was alive.
     Lost(Loss),
 }
 
 impl Ended {
-    /// How it was lost, if it was.
+    /// The cause of the loss, or `None` if there was none.
     ///
     /// ```
     /// assert_eq!(fairlock::Ended::Freed.loss(), None);
@@ -184,75 +183,76 @@ impl Ended {
     }
 }
 
-/// Why [`unlock`](crate::LockGuard::unlock) cannot confirm that the lock was held until now.
+/// Why [`unlock`](crate::LockGuard::unlock) cannot confirm that the guard held the lock until now.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnlockError {
-    /// The lock was lost before. What was done since [`lost`](crate::LockGuard::lost) resolved was done
-    /// without it.
+    /// The owner lost the lock before. Work done since [`lost`](crate::LockGuard::lost) resolved ran without it.
     #[error("the lock was lost before it was unlocked: {0}")]
     Lost(Loss),
-    /// The server refuses the release. So the lock is still held on it, unless its lease has ended or the refusal came from
-    /// [inside a script](Refusal::in_script): then it may also be free or another's already. The client
-    /// goes on trying; at `until` the lease is over anyway.
+    /// The server refuses the release. It still has the hold, unless the lease has ended or the refusal came from
+    /// [inside a script](Refusal::in_script): then the lock may also be free, or another owner's already. The client
+    /// keeps trying; at `until` the lease has ended anyway.
     #[error("the server refused the release, {after}: {refusal}", after = after_release(refusal))]
     #[non_exhaustive]
     Refused {
         /// The server's error.
         refusal: Refusal,
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
-        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
+        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
-    /// The server did not answer. The client goes on trying; at `until` the lease is over anyway.
+    /// The server did not answer. The client keeps trying; at `until` the lease has ended anyway.
     #[error("no answer to the release, and the client goes on trying until the lease ends: {cause}")]
     #[non_exhaustive]
     Unknown {
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
-        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
+        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
         cause: Cause,
     },
-    /// The runtime that the client was made in has ended, so no release can be sent. See
+    /// The client's runtime has ended, so the client cannot send the release. See
     /// [`LockClientBuilder::runtime`](crate::LockClientBuilder::runtime).
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]
     RuntimeGone {
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7 s
-        /// (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
+        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
         until: Instant,
     },
 }
 
 /// Why a guard or a permit could not [extend](crate::LockGuard::extend), [shrink](crate::Permit::shrink_to),
-/// [detach](crate::LockGuard::detach) or [keep](crate::LockGuard::unlock_at_least) its hold. The hold is as it was, or given up by a call that
-/// takes the guard.
+/// [detach](crate::LockGuard::detach) or [keep](crate::LockGuard::unlock_at_least) its hold. The hold is as it was,
+/// unless the call takes the guard and gave it up.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
-    /// The hold was lost before.
+    /// The owner lost the hold before.
     #[error("the hold was lost before: {0}")]
     Lost(Loss),
-    /// The lease does not fit the client's options, or `max_hold`. Nothing was sent.
+    /// The lease does not fit the client's options, or `max_hold`. The client sent nothing.
     #[error("the lease does not fit: {0}")]
     Lease(OptionsError),
-    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Use the last one. Nothing was sent.
+    /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Use the last one. The client
+    /// sent nothing.
     #[error("{0} nested guards share this hold: use the last one")]
     Nested(u32),
-    /// Only `shrink_to`: to none, or to more than there are. Nothing was sent.
+    /// Only `shrink_to`: the call asked for none, or for more than there are. The client sent nothing.
     #[error("{permits} permits cannot shrink to {wanted}: release them, or acquire more by another call")]
     #[non_exhaustive]
     Permits {
-        /// How many should be left.
+        /// How many permits should remain.
         wanted: u32,
-        /// How many there are.
+        /// How many permits there are.
         permits: u32,
     },
-    /// Only `detach` and `unlock_at_least`: the client has [several servers](crate::masters). Nothing was sent.
+    /// Only `detach` and `unlock_at_least`: the client has [several servers](crate::masters). It sent nothing.
     #[error("what is held on several servers cannot be detached or kept")]
     SeveralServers,
-    /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the same.
+    /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the
+    /// same.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -269,12 +269,12 @@ impl From<UnlockError> for HoldError {
     }
 }
 
-/// What becomes of the part that has run of a refused acquire.
+/// What the client does after a refused acquire: if part of it has run, it takes that back.
 fn after_acquire(refusal: &Refusal) -> &'static str {
     if refusal.in_script { ": what has run is taken back in the background" } else { "" }
 }
 
-/// What becomes of a lock whose release was refused. Nothing of a release is taken back.
+/// What the client does after a refused release, of which it takes nothing back.
 fn after_release(refusal: &Refusal) -> &'static str {
     if refusal.in_script {
         "which may have run in part: the lock may still be held, or be free or passed on already, and the client \
@@ -290,6 +290,6 @@ fn after_release(refusal: &Refusal) -> &'static str {
 pub enum Unlocked {
     /// The lock is free, or the next waiter has it already.
     Freed,
-    /// The same owner still holds it this many times.
+    /// The owner still holds the lock this many times.
     StillHeld(u32),
 }

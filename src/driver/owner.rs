@@ -4,24 +4,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-// A run of the simulator is the same each time, whatever else its process does: a server sorts owners by their numbers.
+// A server sorts owners by their numbers, and a simulated run must not depend on the rest of its process.
 #[cfg(feature = "_simulation")]
 thread_local! {
     static LAST_OF_THE_RUN: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the owners that this thread makes are numbered from 1.
+/// From now on this thread numbers its owners from 1.
 #[cfg(feature = "_simulation")]
 pub fn begin_run() {
     LAST_OF_THE_RUN.set(Some(0));
 }
 
-/// The identity that holds a lock. Calls under the same owner re-enter what that owner holds; calls under
-/// different owners exclude each other.
+/// The identity that holds a lock. Calls under the same owner re-enter its holds; calls under different owners exclude
+/// each other.
 ///
-/// An owner is a number of this process that is never used twice. It has nothing to do with tasks or
-/// threads: [`owner::scope`](crate::owner::scope) binds one to a future, and
-/// [`Owner::scope`](crate::Owner::scope) carries it over a `spawn`.
+/// An owner is a number that this process never uses twice. It does not depend on tasks or threads:
+/// [`owner::scope`](crate::owner::scope) binds an owner to a future, and [`Owner::scope`](crate::Owner::scope) carries
+/// it over a `spawn`.
 ///
 /// ```
 /// use fairlock::{Owner, owner};
@@ -36,7 +36,7 @@ pub fn begin_run() {
 pub struct Owner(u64);
 
 impl Owner {
-    /// A new owner, different from every other one of this process.
+    /// A new owner, different from every other owner of this process.
     ///
     /// ```
     /// assert_ne!(fairlock::Owner::new(), fairlock::Owner::new());
@@ -56,7 +56,7 @@ impl Owner {
         self.0
     }
 
-    /// Its id at the servers, `<client id>:<number>`.
+    /// The owner's ID at the servers, `<client id>:<number>`.
     pub(crate) fn id(self, client: &str) -> Arc<str> {
         [client, ":", &self.0.to_string()].concat().into()
     }

@@ -1,18 +1,18 @@
-//! Work that one thread at a time does for all, without anybody waiting for it. `verify/threads` runs this file in all orders of
-//! threads.
+//! Work that one thread at a time does for all, while nobody waits for it. `verify/threads` runs this file in all
+//! orders of threads.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 pub struct Relay<C> {
     courier: Mutex<C>,
-    /// Something came up for the courier since it began.
+    /// Whether more work came up since the courier began.
     is_wanted_once_more: AtomicBool,
-    /// How often a thread looks once more for others: a caller has its own work.
+    /// How many rounds a thread works for others: a caller has its own work.
     rounds: usize,
 }
 
-/// Whether work is left that no thread does.
+/// Whether some work remains undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     Nothing,
@@ -24,11 +24,11 @@ impl<C> Relay<C> {
         Self { courier: Mutex::new(courier), is_wanted_once_more: AtomicBool::new(false), rounds }
     }
 
-    /// Does the work that is there. If another thread is at it, that one looks once more when it is done. `finish` has what is
-    /// left to be done when the courier is free.
+    /// Does the work that is there. If another thread is at it, that thread looks once more when it is done. `finish`
+    /// gets the result of `work`, when the courier is free.
     ///
-    /// Each access to the flag is a read and a write in one. With a plain load behind the unlock and a plain store before the
-    /// `try_lock`, both threads may read what was before the other's write, and the work stays where it is.
+    /// Each access to the flag is a read-modify-write. With a plain load after the unlock and a plain store before the
+    /// `try_lock`, both threads may miss the other's write, and nobody does the work.
     pub fn carry<T>(&self, mut work: impl FnMut(&mut C) -> T, mut finish: impl FnMut(T)) -> Left {
         self.is_wanted_once_more.swap(true, Ordering::AcqRel);
         for _ in 0..self.rounds {
@@ -37,7 +37,7 @@ impl<C> Relay<C> {
             let done = work(&mut courier);
             drop(courier);
             finish(done);
-            // Reset by the next round alone, under the lock: whoever resets it is about to look.
+            // Only the next round resets the flag, under the lock: the thread that resets it is about to look.
             if !self.is_wanted_once_more.fetch_or(false, Ordering::AcqRel) {
                 return Left::Nothing;
             }

@@ -1,5 +1,5 @@
-//! What a step leaves to be told: to the log, to the metrics, and to the watchers of a hold. Their code may be the user's, and
-//! may panic.
+//! The reports of a step: to the log, to the metrics, and to the watchers of a hold. They may run user code, which may
+//! panic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::sync::Mutex;
 /// Writes the log and the metrics, and notifies the watchers of holds.
 #[derive(Default)]
 pub struct Reporter {
-    /// What a server refuses everything with, and since when.
+    /// The refusal with which a server refuses everything, and since when.
     refused: Mutex<BTreeMap<NodeId, (Refusal, Instant)>>,
 }
 
@@ -52,7 +52,7 @@ impl Reporter {
 
     fn note_down(&self, context: &Context, note: Note) {
         match note {
-            // It belongs into the span of its call.
+            // `Report::InLine` logs this, in the span of its call.
             Note::IsQueued(_) => {}
             Note::StillWaiting { keys, waiting, places, holder } => {
                 context.options().metrics.polled();
@@ -152,13 +152,13 @@ fn log_passed_over(about: &About) {
 }
 
 fn end(hold: &Arc<DrivenHold>, ended: Ended) {
-    // The holder is notified without any network (P8).
+    // Notifies the holder without any network (P8).
     log_line(|| hold.notify_watchers());
     log_end(hold, ended);
 }
 
 fn log_end(hold: &Arc<DrivenHold>, ended: Ended) {
-    // A hold that nobody has claimed is none for the log.
+    // The log ignores holds that nobody claimed.
     let Some(holding) = hold.holding() else { return };
     let (who, token, held_for) = (hold.entry.who(), hold.token, || hold.held_for());
     match ended {

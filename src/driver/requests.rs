@@ -20,12 +20,12 @@ use crate::store::call::{Answerer, Post};
 use crate::store::clock::now;
 use crate::store::error as store;
 
-/// An answer, and the request that it is to.
+/// An answer, with the ID of its request.
 pub type Replied = (RequestId, Result<Reply, RequestError>);
 
 type Answered = Result<(ScriptReply, Answerer), store::RequestError>;
 
-/// A request that has no answer yet.
+/// A request without an answer yet.
 pub struct UnderWay {
     pub id: RequestId,
     request: Request,
@@ -34,20 +34,20 @@ pub struct UnderWay {
 }
 
 enum Way {
-    /// As a rule.
+    /// The usual way.
     ByPost,
-    /// The post does not take it, or the server lacks what it needs.
+    /// The post refused the request, or the server lacks something that it needs.
     Long(BoxFuture<'static, Answered>),
 }
 
-/// The post of a room, if the store has any.
+/// The post of a room, if the store has one.
 pub type RoomPost = Option<Box<dyn Post>>;
 
-/// Those of a room.
+/// The wakers of a room.
 pub struct Wakers {
     /// For its post.
     pub in_place: Waker,
-    /// For what goes the long way.
+    /// For requests that go the long way.
     pub by_task: Waker,
 }
 

@@ -1,5 +1,5 @@
-//! Requests that are under way. Their number is bounded by the machine, and the room of one that has ended is used again, so
-//! that a request allocates nothing here.
+//! Requests under way. The machine bounds their number, and a new request takes the room of one that has ended, so that
+//! it allocates nothing here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
@@ -13,27 +13,27 @@ use super::context::Context as ClientContext;
 use super::requests::{Replied, RoomPost, UnderWay, Wakers};
 use crate::sync::Mutex;
 
-/// Who goes on with requests that were woken.
+/// Goes on with woken requests.
 pub trait Carrier: Send + Sync + 'static {
     /// Here and now.
     fn carry(&self);
-    /// In a task of its own, soon.
+    /// In its own task, soon.
     fn wake_task(&self);
 }
 
 pub struct Rooms {
     context: Arc<ClientContext>,
     rooms: Vec<Room>,
-    /// The rooms of each server, by its number.
+    /// The free rooms of each server, by its number.
     free: Vec<Vec<usize>>,
     woken: Arc<Woken>,
-    /// What was woken, while it is polled.
+    /// The woken rooms, during their poll.
     polled: Vec<usize>,
 }
 
-/// For one request after the other to one server.
+/// Takes one request after the other, all to one server.
 struct Room {
-    /// `None`: it is free, and a late wake means nothing.
+    /// `None`: the room is free, and a late wake means nothing.
     request: Option<UnderWay>,
     post: RoomPost,
     wakers: Wakers,
@@ -46,14 +46,15 @@ struct Woken {
 }
 
 impl Woken {
-    /// Who is to go on with this room too.
+    /// Adds a room, and returns the carrier that should go on with it.
     fn with(&self, room: usize) -> Option<Arc<dyn Carrier>> {
         self.rooms.lock().push(room);
         self.carrier.upgrade()
     }
 }
 
-/// For the post: takes the answer where it arrives, in the connection's task. Another task between the two would cost a hop.
+/// The waker of the post. Takes the answer where it arrives, in the connection's task: another task in between would
+/// cost a hop.
 struct InPlace(usize, Arc<Woken>);
 
 impl Wake for InPlace {
@@ -63,12 +64,12 @@ impl Wake for InPlace {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let carrier = self.1.with(self.0);
-        // The log is the user's. A panic of it must not end the connection.
+        // The log is user code. A panic in it must not end the connection.
         let _ = catch_unwind(AssertUnwindSafe(|| carrier.into_iter().for_each(|carrier| carrier.carry())));
     }
 }
 
-/// For all else: tokio wakes some futures, as those that yield, where none may be polled.
+/// The waker of everything else: tokio wakes some futures, such as those that yield, in a place that must not poll any.
 struct ByTask(usize, Arc<Woken>);
 
 impl Wake for ByTask {
@@ -90,7 +91,7 @@ impl Rooms {
     pub fn begin(&mut self, id: RequestId, request: Request, answers: &mut Vec<Replied>) {
         let at = self.free(id.node).pop().unwrap_or_else(|| self.new_room(id.node));
         let Room { request: under_way, post, .. } = &mut self.rooms[at];
-        // A recorder of metrics is the user's. Its panic ends this request alone.
+        // A recorder of metrics is user code. A panic in it ends only this request.
         let begin = || UnderWay::begin(&self.context, id, request, post);
         match catch_unwind(AssertUnwindSafe(begin)) {
             Ok(begun) => {
@@ -126,7 +127,7 @@ impl Rooms {
         room
     }
 
-    /// Drives those that can go on.
+    /// Drives the requests that can go on.
     pub fn go_on(&mut self, answers: &mut Vec<Replied>) {
         let mut polled = std::mem::take(&mut self.polled);
         std::mem::swap(&mut polled, &mut self.woken.rooms.lock());
@@ -135,7 +136,7 @@ impl Rooms {
     }
 
     fn drive(&mut self, at: usize, answers: &mut Vec<Replied>) {
-        // None of a client that is closed.
+        // The client is closed: its rooms are gone.
         let Some(Room { request, post, wakers }) = self.rooms.get_mut(at) else { return };
         let Some(under_way) = request else { return };
         let id = under_way.id;

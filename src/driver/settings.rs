@@ -1,10 +1,10 @@
-//! The options of a client as the machine's settings.
+//! Turns the options of a client into the machine's settings.
 
 use fairlock_proto::settings::Settings;
 
 use crate::store::options::Options;
 
-/// `client`: its id.
+/// `client`: the client's ID.
 pub fn of(client: &str, options: &Options) -> Settings {
     Settings {
         client: client.to_owned(),

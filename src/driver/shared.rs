@@ -1,4 +1,4 @@
-//! What is under the mutex: the machine, what its callers read, and what is to be sent.
+//! The data under the mutex: the machine, the slots that callers read, and the requests to send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -32,31 +32,31 @@ pub struct Shared {
     session: Session,
     slots: Slab<Slot>,
     holds: BTreeMap<HoldId, Arc<DrivenHold>>,
-    /// In the order in which they are to be sent.
+    /// In the order in which they go out.
     outbox: Vec<(RequestId, Request)>,
-    /// Empty between two steps: kept for its room.
+    /// Empty between two steps; kept for its capacity.
     effects: Vec<Effect>,
-    /// When the task comes next, if nothing wakes it before.
+    /// When the task will come next, unless something wakes it earlier.
     planned: Option<Moment>,
     connections: BTreeMap<NodeId, u32>,
-    /// Slots that have moved, which the machine has not heard. Few: each is followed by a round of the courier, which takes all.
+    /// Moved slots that the machine does not know of yet. Few, because after each move the courier runs and takes all.
     moved: Vec<RangeInclusive<u16>>,
 }
 
-/// What a caller reads. It is removed with the last outcome, or when the caller is gone.
+/// The data that a caller reads. Removed with the last outcome, or when the caller is gone.
 pub struct Slot {
-    /// `None`: it asks for no guard.
+    /// `None`: the call does not ask for a guard.
     about: Option<Arc<About>>,
     hold: Option<Arc<DrivenHold>>,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
     attention: Attention,
-    /// `None`: the log has no line about its wait.
+    /// `None`: the log does not mention the wait.
     span: Option<CallerSpan>,
 }
 
 impl Slot {
-    /// A caller that was not let in yet may go on.
+    /// Wakes a caller that may now read an outcome that it could not read before.
     fn looks_again(&mut self, after: &mut After) {
         if self.outcome.is_some() {
             after.wakes(self.waker.take());
@@ -68,7 +68,7 @@ impl Slot {
     }
 }
 
-/// Whether a waiting caller was ever polled for another reason than its wait.
+/// Whether a waiting caller was ever polled for a reason other than its wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attention {
     Undisturbed,
@@ -123,7 +123,7 @@ impl Shared {
         self.moved.push(slots);
     }
 
-    /// Tells the machine about the slots that another server has now.
+    /// Notifies the machine of slots that another server has now.
     pub fn tell_of_moves(&mut self, store: &dyn Store, after: &mut After) {
         while let Some(slots) = self.moved.pop() {
             for (run, node) in slots::moves(slots, |slot| store.seat_of(slot), |slot| self.session.serving(slot)) {
@@ -140,7 +140,7 @@ impl Shared {
         after.sends |= !self.outbox.is_empty();
     }
 
-    /// A panic in the machine is a bug of this library: nothing that it knows can be relied on from then on.
+    /// A panic in the machine is a bug of this library. Nothing that the machine knows is reliable afterwards.
     fn guarded(&mut self, now: Moment, after: &mut After, step: impl FnOnce(&mut Session, &mut Vec<Effect>)) {
         let mut effects = std::mem::take(&mut self.effects);
         let step = AssertUnwindSafe(|| step(&mut self.session, &mut effects));
@@ -148,7 +148,7 @@ impl Shared {
             effects.clear();
             self.begin_closed(now, &mut effects, after);
         }
-        // From the end, which moves nothing.
+        // Pops from the end, which moves no elements.
         effects.reverse();
         while let Some(effect) = effects.pop() {
             self.take(now, effect, after);
@@ -156,7 +156,7 @@ impl Shared {
         self.effects = effects;
     }
 
-    /// Takes another machine, which is closed. No guard is good any more, and each caller hears that (P8).
+    /// Replaces the machine by a closed one, and ends every hold and every call (P8).
     fn begin_closed(&mut self, now: Moment, effects: &mut Vec<Effect>, after: &mut After) {
         self.session = Session::new(self.session.settings().clone(), Topology::OneServer);
         self.session.step(now, Event::Close, effects);
@@ -182,7 +182,7 @@ impl Shared {
                     slot.looks_again(after);
                 }
             }
-            // Its watchers are notified together.
+            // `Effect::Ended` notifies the watchers of all guards together.
             Effect::Lost(call, _) => self.slots.get_mut(call.0).into_iter().for_each(|slot| slot.looks_again(after)),
             Effect::Ended(hold, ended) => {
                 if let Some(hold) = self.holds.remove(&hold) {
@@ -219,7 +219,8 @@ impl Shared {
         after.wakes(slot.waker.take());
     }
 
-    /// No answer comes any more. A hold with guards ends at its deadline, also if one of them is just being detached.
+    /// No answer will come any more. Ends the holds without guards; a hold with guards ends at its deadline, even if
+    /// one of them is being detached.
     fn forget_holds(&mut self, after: &mut After) {
         let guards = self.slots.iter_mut().filter(|slot| slot.outcome.is_none()).filter_map(|slot| slot.hold.as_ref());
         let held: BTreeSet<_> = guards.map(Arc::as_ptr).collect();
@@ -232,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Begins a call with an event. It may have its outcome at once; else the waker is woken.
+    /// Begins a call with an event. Returns its outcome if it is there at once; otherwise the outcome wakes the waker.
     pub fn begin(
         &mut self,
         about: Option<Arc<About>>,
@@ -247,14 +248,14 @@ impl Shared {
         (call, self.read(call, after))
     }
 
-    /// Has the waker woken when there is an outcome, if there is none yet.
+    /// Takes the outcome of a call, or keeps the waker for it.
     pub fn wait(&mut self, call: CallId, waker: Waker, after: &mut After) -> Option<Answered> {
         let answered = self.read(call, after);
         let Some(slot) = self.slots.get_mut(call.0).filter(|_| answered.is_none()) else { return answered };
         let before = slot.waker.replace(waker);
         let was_woken = before.is_none();
         after.drops(before);
-        // A task that is polled while it waits, and not for the wait, has other work.
+        // Something polled the task during the wait, but not for the wait: it has other work.
         if !was_woken && slot.attention == Attention::Undisturbed {
             slot.attention = Attention::Disturbed;
             self.step(Event::Disturbed(call), after);
@@ -291,7 +292,7 @@ impl Shared {
         })
     }
 
-    /// Returns what is to be dropped when the mutex is free.
+    /// Returns the slot, which the caller must drop when the mutex is free.
     pub fn gone(&mut self, call: CallId, after: &mut After) -> Option<Slot> {
         self.step(Event::Gone(call), after);
         let mut slot = self.slots.remove(call.0)?;
@@ -308,13 +309,13 @@ impl Shared {
         self.read(call, after)
     }
 
-    /// Swaps what is to be sent for an empty list.
+    /// Swaps the requests to send for an empty list.
     pub fn swap_outbox(&mut self, outbox: &mut Vec<(RequestId, Request)>) {
         std::mem::swap(&mut self.outbox, outbox);
     }
 
-    /// Attends to what is due. Returns when the task is to come next. A plan that lies ahead stays, although what it was made
-    /// for may have gone: it costs less to come once too often.
+    /// Handles everything that is due, and returns when the task should come next. Keeps a plan that lies ahead, even
+    /// if its reason has gone: it costs less to come once too often.
     pub fn time(&mut self, after: &mut After) -> Option<Moment> {
         let now = self.clock.now();
         if self.is_due() {
@@ -326,7 +327,7 @@ impl Shared {
         self.planned
     }
 
-    /// When the machine is to be told the time.
+    /// When the machine needs `Event::Time`.
     pub fn next_timer(&self) -> Option<Moment> {
         self.session.next_timer()
     }
@@ -351,29 +352,28 @@ impl Shared {
         self.session.server_micros(self.clock.now(), node)
     }
 
-    /// How many releases and leaves have had no answer.
+    /// How many releases and leaves are unanswered.
     pub fn unfinished(&self) -> usize {
         self.session.unfinished()
     }
 
-    /// How many holds have not ended.
     pub fn holds_left(&self) -> usize {
         self.holds.len()
     }
 
-    /// The holds that are relied on.
+    /// The holds that a guard relies on.
     pub fn valid_holds(&self) -> Vec<Arc<DrivenHold>> {
         self.holds.values().filter(|hold| hold.is_valid()).cloned().collect()
     }
 }
 
-/// What a caller hears whose hold has ended before it has read of it.
+/// The outcome for a caller whose hold ended before the caller read its grant.
 fn ended_before_its_claim(hold: &DrivenHold) -> Option<Answered> {
     Some(match hold.end()? {
         error::CLOSED => Answered::Failed(CallError::Closed),
-        // Somebody has ended it, and the caller is to learn that from its guard.
+        // Someone ended it by force, and the caller should learn that from its guard.
         error::FORCED if hold.live() == 0 => return None,
-        // It would have re-entered it.
+        // The call would have re-entered it.
         _ if hold.live() > 0 => Answered::Failed(CallError::Lost),
         _ => Answered::PassedOver,
     })
@@ -440,7 +440,7 @@ mod tests {
         shared.step(Event::Replied(id, Ok(Reply { server_micros: None, answer })), after);
     }
 
-    /// A connected client with a call that the server has granted the lock.
+    /// A connected client, and a call to which the server has granted the lock.
     fn granted(after: &mut After) -> (Shared, CallId) {
         let mut shared = shared(LocalClock::new());
         connect(&mut shared, after);
@@ -451,7 +451,7 @@ mod tests {
         (shared, call)
     }
 
-    /// R15: what the server before has granted is asked about before its caller relies on it.
+    /// R15: after a reconnect, the server must confirm an earlier grant before its caller relies on it.
     #[test]
     fn a_grant_from_before_a_new_connection_is_read_when_the_server_has_confirmed_it() {
         let mut after = After::default();
@@ -463,7 +463,7 @@ mod tests {
         assert!(matches!(shared.read(call, &mut after), Some(Answered::Granted(granted)) if granted.hold.token == 7));
     }
 
-    /// A client whose background is not driven asks for it.
+    /// A client whose background nothing drives asks for this number.
     #[test]
     fn a_leave_without_an_answer_is_unfinished_although_its_hold_has_ended() {
         let mut after = After::default();
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!((shared.holds_left(), shared.unfinished()), (0, 1));
     }
 
-    /// Its holder was never notified of the end. Found by the simulator, seed 75.
+    /// The holder never learned of the end. Found by the simulator, seed 75.
     #[test]
     fn what_is_being_detached_as_the_runtime_ends_is_held_until_its_deadline() {
         let mut after = After::default();

@@ -1,15 +1,14 @@
-//! The slots of a cluster whose server is another one than the machine knows.
+//! Finds the slots of a cluster that have another server than the machine knows.
 
 use std::ops::RangeInclusive;
 
 use fairlock_proto::event::NodeId;
 
-/// The server of a seat.
 pub fn node_at(seat: u16) -> NodeId {
     NodeId(seat)
 }
 
-/// Runs of slots with one server each.
+/// The moved slots, as runs with one server each.
 pub fn moves(
     slots: RangeInclusive<u16>,
     seat_of: impl Fn(u16) -> Option<u16>,

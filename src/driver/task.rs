@@ -1,7 +1,8 @@
 //! A call that a task of the client makes for its caller: a call for several names, or at several servers.
 //!
-//! The caller's future only reads the outcome, so other clients never wait for a future that is not polled. As for a single
-//! name, the task gives back what the caller does not claim within 250 ms, and the caller asks anew.
+//! The caller's future only reads the outcome, so other clients never wait for a future that nobody polls. If the
+//! caller does not claim its result within 250 ms, the task gives the hold back, and the caller asks again, as with a
+//! single name.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -25,10 +26,11 @@ use super::outcome::LockError;
 use crate::store::clock::now;
 use crate::sync::Mutex;
 
-/// Has a task make the call until its caller has claimed an outcome. Dropped, this ends the task, which drops what it has.
+/// Lets a task make the call until its caller has claimed an outcome. Dropping this future ends the task, which drops
+/// its guards.
 ///
-/// `work` keeps the limit, but its runtime may not be driven. So a caller in another runtime keeps the limit too, and ends with
-/// the error that `late` makes.
+/// `work` keeps the limit, but perhaps nothing drives its runtime. So a caller in another runtime keeps the limit too,
+/// and ends with the error that `late` makes.
 pub async fn carry_out<T, F>(
     context: &Context,
     limit: Option<Instant>,
@@ -52,10 +54,10 @@ where
         let slot = Arc::new(Slot::default());
         // Ends the task with this future.
         let _caller = slot.without_caller.clone().drop_guard();
-        // In the span of the caller, as if it were its own work.
+        // In the caller's span, like the caller's own work.
         let worker = Worker { slot: slot.clone(), over: context.over.clone() };
         context.spawn(work_for(worker, work()).in_current_span());
-        // The waker is made before the mutex is taken, since it is the user's.
+        // Cloned before the mutex is taken: a waker is user code.
         match poll_fn(|context| slot.read(context.waker().clone())).await {
             Outcome::Done(outcome) => return outcome.unwrap_or_else(|panic| resume_unwind(panic)),
             Outcome::PassedOver => {}
@@ -67,12 +69,13 @@ where
 
 type Panicked = Box<dyn Any + Send>;
 
-/// What passes between the task and its caller.
+/// The state that the task and its caller share.
 struct Slot<T> {
     progress: Mutex<Progress<T>>,
     /// Cancelled when the caller has read its outcome, or is gone.
     without_caller: CancellationToken,
-    /// Notified when the caller is polled for another reason than this call: it has other work (see `Event::Disturbed`).
+    /// Notified when the caller is polled for a reason other than this call: it has other work (see
+    /// `Event::Disturbed`).
     disturbed: Notify,
 }
 
@@ -105,9 +108,9 @@ impl<T> Slot<T> {
             Progress::Claimed => return Poll::Pending,
         };
         *progress = Progress::UnderWay(Some(waker));
-        // The last waker is dropped when the mutex is free.
+        // Frees the mutex before the last waker drops.
         drop(progress);
-        // It was not used.
+        // Nobody used the last waker, so the call did not cause this poll.
         if last.is_some() {
             self.disturbed.notify_one();
         }
@@ -118,13 +121,13 @@ impl<T> Slot<T> {
 /// The task's side.
 struct Worker<T> {
     slot: Arc<Slot<T>>,
-    /// Cancelled when the client serves no calls any more.
+    /// Cancelled when the client serves no more calls.
     over: CancellationToken,
 }
 
 impl<T> Worker<T> {
     fn tell(&self, outcome: Outcome<T>) {
-        // An outcome that nobody has read is dropped here, when the mutex is free.
+        // An unread outcome drops here, when the mutex is free.
         let before = std::mem::replace(&mut *self.slot.progress.lock(), Progress::Over(outcome));
         if let Progress::UnderWay(Some(waker)) = before {
             wake(waker);
@@ -149,7 +152,7 @@ async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = Result<T, Loc
             biased;
             () = without_caller.cancelled() => return,
             outcome = &mut working => break outcome,
-            // What it waits for is polled once more, as it would be in the task of its caller.
+            // Polls the work once more, as its caller's task would.
             () = worker.slot.disturbed.notified() => {}
         }
     };
@@ -162,7 +165,7 @@ async fn work_for<T>(worker: Worker<T>, work: impl Future<Output = Result<T, Loc
     }
 }
 
-/// As long as a caller may leave a result unclaimed.
+/// Waits as long as a caller may leave a result unclaimed.
 async fn patience() {
     loop {
         let due = now() + PATIENCE;
@@ -180,7 +183,7 @@ mod tests {
     use super::super::after::tests::Counting;
     use super::*;
 
-    /// It was woken once more when the task ended.
+    /// The end of the task woke the caller once more.
     #[test]
     fn a_caller_is_woken_for_its_outcome_and_not_when_the_task_ends() {
         let (slot, counting) = (Arc::new(Slot::default()), Arc::new(Counting::default()));

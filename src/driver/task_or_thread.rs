@@ -1,4 +1,4 @@
-//! Where code runs, to recognise a task that waits for itself.
+//! Identifies where code runs, to recognise a task that waits for itself.
 
 use std::thread::ThreadId;
 
@@ -14,7 +14,7 @@ impl TaskOrThread {
         tokio::task::try_id().map_or_else(|| Self::Thread(std::thread::current().id()), Self::Task)
     }
 
-    /// Neither tokio nor the standard library has a number for it.
+    /// A hash, since neither tokio nor the standard library offers a number.
     pub fn id(self) -> fairlock_proto::event::TaskId {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();

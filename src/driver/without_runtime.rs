@@ -1,7 +1,7 @@
-//! The deadlines of holds whose client has no runtime any longer.
+//! The deadlines of holds whose client has lost its runtime.
 //!
-//! Such a hold is good until its lease ends, and its holder must be notified of that end (P8). No task is left to do it, and the
-//! holder may wait in another runtime. So a thread does it; it ends with the last of these leases.
+//! Such a hold is good until its lease ends, and its holder must learn of that end (P8). No task is left to notify it,
+//! and the holder may wait in another runtime. So a thread does it, and ends with the last of these leases.
 
 use std::thread;
 use std::time::Instant;
@@ -11,12 +11,12 @@ use tokio::time::sleep_until;
 use super::context::Context;
 use crate::store::clock::now;
 
-/// Called while the runtime is torn down. `next`: ends what is due, and returns when the next one is.
+/// Called while the runtime shuts down. `next` ends the holds that are due, and returns when the next one is.
 pub fn keep_time(context: &Context, holds: usize, next: impl Fn() -> Option<Instant> + Send + 'static) {
     if holds == 0 {
         return;
     }
-    // A simulator ends the tasks of a client in a runtime that goes on, with a time of its own.
+    // A simulator ends the tasks of a client in a runtime that goes on, with its own time.
     if !context.is_runtime_gone() {
         return context.spawn_apart(watch_in_a_simulator(next));
     }

@@ -1,7 +1,7 @@
-//! The counters and measures of one client: the numbers alone.
+//! The counters and measurements of one client: only the numbers.
 //!
-//! There are two modules with the same methods. With the feature `metrics` they report to the recorder of the crate
-//! `metrics`; without it they are empty, and the calls compile to nothing.
+//! Two modules have the same methods. With the feature `metrics` they report to the recorder of the crate `metrics`.
+//! Without it they are empty, and the calls compile to nothing.
 
 #[cfg(not(feature = "metrics"))]
 mod off;
@@ -19,5 +19,5 @@ pub use on::RequestMetrics;
 pub use on::{Counted, LockMetrics, Metrics, MetricsOptions};
 pub use outcome::NotAcquired;
 
-/// Whether the numbers may be read. If not, no clock is read for them.
+/// Whether anyone can read the numbers. If not, the client reads no clock for them.
 pub const ARE_ON: bool = cfg!(feature = "metrics");

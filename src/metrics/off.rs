@@ -1,11 +1,11 @@
-//! Without the feature `metrics`: nothing. Each method stands beside the one of its name in `on.rs`.
+//! Without the feature `metrics`: nothing. Each method matches the method of that name in `on.rs`.
 
 use std::time::Duration;
 use std::time::Instant;
 
 use super::outcome::NotAcquired;
 
-// Not unit structs: those of `on.rs` are none either, and are made and dropped in the same way.
+// Not unit structs, so that the same code makes and drops these and the structs of `on.rs`.
 
 #[derive(Debug, Clone, Default)]
 pub struct MetricsOptions(());

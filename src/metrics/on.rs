@@ -1,4 +1,4 @@
-//! With the feature `metrics`: the handles of the recorder, looked up once for each client.
+//! With the feature `metrics`: the recorder's handles, which each client looks up once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, NoopRecord
 use super::outcome::NotAcquired;
 use crate::sync::Mutex;
 
-/// The most groups of locks. A function that makes a group of each name would fill the memory here and that of the
-/// server that stores the numbers.
+/// The maximum number of groups. A function that puts each name in a group of its own would fill the memory here and on
+/// the server that stores the metrics.
 const GROUPS: usize = 1000;
-/// The group of all others.
+/// The label for everything else.
 const OTHERS: &str = "other";
 
-/// The codes with which servers refuse, so that what a server sends makes no series of its own.
+/// The known codes of refusals. A server's other texts get no series of their own.
 const CODES: [&str; 16] = [
     "ASK",
     "BUSY",
@@ -38,7 +38,7 @@ const CODES: [&str; 16] = [
     "WRONGTYPE",
 ];
 
-/// What each number is. docs/operating.md has the same list, which tests/house.rs compares.
+/// The description of each metric. docs/operating.md has the same list, which tests/house.rs compares.
 const DESCRIPTIONS: [(Metric, &str, &str); 17] = [
     (Metric::Histogram, "fairlock_wait_seconds", "From the call to the lock, for calls that got it"),
     (Metric::Histogram, "fairlock_hold_seconds", "From the lock to its end: released or lost"),
@@ -85,7 +85,7 @@ impl fmt::Debug for MetricsOptions {
     }
 }
 
-/// The numbers of one client.
+/// The metrics of one client.
 #[derive(Clone)]
 pub struct Metrics(Arc<OfClient>);
 
@@ -98,15 +98,15 @@ struct OfClient {
     disconnected: Gauge,
     refused: [Counter; CODES.len()],
     refused_otherwise: Counter,
-    /// For names that are in no group.
+    /// For names without a group.
     locks: LockMetrics,
     group_of: Option<GroupOf>,
     groups: Mutex<BTreeMap<String, LockMetrics>>,
-    /// The labels of every number of this client.
+    /// The labels of all metrics of this client.
     labels: Vec<Label>,
 }
 
-/// The numbers of the locks of one group.
+/// The metrics of one group of locks.
 #[derive(Clone)]
 pub struct LockMetrics(Arc<OfLock>);
 
@@ -124,19 +124,19 @@ struct OfLock {
     waiting: Gauge,
 }
 
-/// The series of `fairlock_failed_total` and `fairlock_lost_total`: all are there from the beginning.
+/// The series of `fairlock_failed_total` and `fairlock_lost_total`. All exist from the beginning.
 const FAILURES: [&str; 7] = ["unreachable", "refused", "queue_full", "lost", "closed", "runtime_gone", "invalid"];
 const LOSSES: [&str; 4] = ["expired", "gone", "forced", "closed"];
 
-/// Counts one in the series of this label.
+/// Increments the counter with this label.
 fn count(labels: &[&str], counters: &[Counter], label: &str) {
     labels.iter().zip(counters).filter(|(known, _)| **known == label).for_each(|(_, counter)| counter.increment(1));
 }
 
-/// Counts one in a gauge until it is dropped.
+/// Adds one to a gauge until it is dropped.
 pub struct Counted(Gauge);
 
-/// A request that has no answer yet.
+/// A request without an answer yet.
 pub struct RequestMetrics {
     metrics: Metrics,
     sent: Instant,
@@ -149,12 +149,12 @@ impl RequestMetrics {
     }
 }
 
-/// Looks for handles, all with the same labels.
+/// Looks up handles, all with the same labels.
 struct Register<'a> {
     labels: &'a [Label],
 }
 
-/// Which part of a program a number comes from, for recorders that filter by it.
+/// The part of a program that a metric comes from, for recorders that filter by it.
 static METADATA: Metadata<'static> = Metadata::new("fairlock", Level::INFO, Some(module_path!()));
 
 impl Register<'_> {
@@ -193,7 +193,7 @@ fn describe() {
 }
 
 impl Metrics {
-    /// `node`: which of several servers this client is for.
+    /// `node`: the server that this client is for, if there are several.
     pub fn new(options: &MetricsOptions, node: Option<&str>) -> Self {
         describe();
         let labels: Vec<_> = node.map(|node| Label::new("node", node.to_owned())).into_iter().collect();
@@ -214,11 +214,12 @@ impl Metrics {
         }))
     }
 
-    /// The numbers of the group that this name is in.
+    /// The metrics of the group that this name is in.
     pub fn of_lock(&self, name: &str) -> LockMetrics {
         let client = &self.0;
         let Some(group_of) = &client.group_of else { return client.locks.clone() };
-        // It is the user's, like the recorder below: a panic in it ends no call, and neither is called under the lock.
+        // The function is user code, like the recorder below: a panic in it ends no call, and neither runs under the
+        // mutex.
         let group = catch_unwind(AssertUnwindSafe(|| group_of(name))).unwrap_or_else(|_| OTHERS.to_owned());
         let group = {
             let groups = client.groups.lock();
@@ -291,7 +292,7 @@ impl LockMetrics {
         }))
     }
 
-    /// A call begins. It ends with one of the next three.
+    /// A call begins. One of the next three methods ends it.
     pub fn wait_began(&self) {
         self.0.waiting.increment(1.0);
     }
@@ -321,7 +322,7 @@ impl LockMetrics {
         }
     }
 
-    /// A hold begins, from nothing: nested ones are parts of it.
+    /// A new hold begins. Nested holds are parts of it.
     pub fn hold_began(&self) {
         self.0.held.increment(1.0);
     }
@@ -331,7 +332,7 @@ impl LockMetrics {
         self.0.hold.record(held());
     }
 
-    /// Its end is unknown.
+    /// The hold is gone, and nobody knows how it ended.
     pub fn hold_vanished(&self) {
         self.0.held.decrement(1.0);
     }

@@ -1,11 +1,11 @@
-//! The outcomes that are counted apart.
+//! The outcomes with counters of their own.
 
-/// How a call ended that got no lock, and was not dropped.
+/// How a call ended without a lock, if it was not dropped.
 #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
 pub enum NotAcquired {
-    /// Others had it, or were first, and the call was not to wait.
+    /// Others had the lock, or were first, and the call was not to wait.
     Busy,
-    /// The same, for the whole of the time that the call was to wait.
+    /// The same, for the whole time that the call was to wait.
     TimedOut,
     /// Another error, by its label.
     Failed(&'static str),

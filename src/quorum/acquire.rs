@@ -1,4 +1,4 @@
-//! How the lock is taken: the rules Q1 to Q6.
+//! Takes the lock: rules Q1 to Q6.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -34,7 +34,7 @@ pub struct Gathering {
     /// The lock at each node.
     pub locks: Arc<[DrivenLock]>,
     pub caller: Caller,
-    /// The caller. In a scope it may re-enter what it holds.
+    /// The caller's entry. In a scope, the caller may re-enter its hold.
     pub entry: Arc<Entry>,
     /// Errors for a caller that runs out of time.
     pub told: ErrorsMet,
@@ -48,7 +48,7 @@ pub struct ErrorsMet {
     cause: Mutex<Option<Cause>>,
     /// Others have the lock, or were first.
     others: AtomicBool,
-    /// The nodes that refuse until a person changes something.
+    /// The nodes that refuse until someone changes something.
     refusing: Mutex<BTreeSet<usize>>,
 }
 
@@ -65,7 +65,7 @@ impl ErrorsMet {
         self.others.load(Ordering::Relaxed)
     }
 
-    /// A node refuses for good. Returns how many do.
+    /// Records that a node refuses for good. Returns how many nodes do.
     fn refused_by(&self, index: usize) -> usize {
         let mut refusing = self.refusing.lock();
         refusing.insert(index);
@@ -76,7 +76,7 @@ impl ErrorsMet {
         self.refusing.lock().remove(&index);
     }
 
-    /// What has refused before may have been mended since.
+    /// Forgets the refusing nodes: someone may have fixed them since.
     fn begin_round(&self) {
         self.refusing.lock().clear();
     }
@@ -89,9 +89,9 @@ impl ErrorsMet {
 /// The outcome of one try.
 enum RoundEnd {
     Held(GuardShare),
-    /// Others have it.
+    /// Others have the lock.
     Busy(Busy),
-    /// Too few nodes serve, or one went away meanwhile.
+    /// Too few nodes serve, or one went away during the try.
     Failed,
 }
 
@@ -113,7 +113,7 @@ fn is_whole(got: &Got) -> bool {
     got.values().all(|guard| guard.hold().is_valid())
 }
 
-/// Resolves when one of these guards is lost. Never, if there are none.
+/// Resolves when one of these guards loses its hold; never, if there are none.
 async fn one_ended(got: &Got) {
     if got.is_empty() {
         return pending().await;
@@ -131,18 +131,18 @@ impl Gathering {
         self.locks.first().map_or("", DrivenLock::terms)
     }
 
-    /// In milliseconds. It is the same at each of them.
+    /// The lease in milliseconds, the same at each node.
     fn lease(&self) -> u64 {
         let lease = self.locks.first().and_then(|lock| lock.lease.as_ref().ok());
         lease.map_or(0, |lease| whole_millis(lease.time))
     }
 
-    /// The owner's turn: one of its calls at a time acquires the lock.
+    /// The owner's turn: only one of its calls at a time acquires the lock.
     pub async fn turn(&self) -> OwnersTurn {
         self.entry.turn().await
     }
 
-    /// `None`: another call of this owner waits behind others.
+    /// `None`: another call of this owner waits in the queue.
     pub async fn turn_in_time(&self) -> Result<Option<OwnersTurn>, LockError> {
         let runner = &self.quorum.nodes.context.runner;
         if self.entry.is_queueing() {
@@ -155,10 +155,10 @@ impl Gathering {
         }
     }
 
-    /// Waits for the lock, without an end.
+    /// Waits for the lock without a limit.
     pub async fn wait(&self) -> Result<GuardShare, LockError> {
         let nodes = &self.quorum.nodes;
-        // If no other client is known to want it, it is usually free, and one round trip is enough.
+        // If no other client seems to want the lock, it is usually free, and one round trip is enough.
         if self.quorum.owners.has_one_owner(&self.entry.keys.lock, |hold| hold.ended().is_none())
             && !self.quorum.contention.is_likely(&self.entry.keys.name)
         {
@@ -175,7 +175,7 @@ impl Gathering {
             if let RoundEnd::Held(taken) = self.wait_once().await? {
                 return Ok(taken);
             }
-            // Q6: clients that fail together do not come back in step.
+            // Q6: clients that fail together must not retry in step.
             tokio::select! {
                 // A fixed order, so that a simulated run can be repeated.
                 biased;
@@ -185,7 +185,7 @@ impl Gathering {
         }
     }
 
-    /// Takes it if it is free.
+    /// Takes the lock if it is free.
     pub async fn take(&self) -> Result<Tried<GuardShare>, LockError> {
         match self.try_once().await? {
             RoundEnd::Held(taken) => Ok(Tried::Acquired(taken)),
@@ -194,7 +194,7 @@ impl Gathering {
         }
     }
 
-    /// For a caller whose time is over: only seen contention is reported as `Timeout` (decision 42).
+    /// The error for a caller whose time has run out: only contention that it has seen becomes `Timeout` (decision 42).
     pub fn out_of_time(&self) -> LockError {
         let nodes = &self.quorum.nodes;
         if nodes.usable().len() < nodes.majority() {
@@ -207,7 +207,7 @@ impl Gathering {
         LockError::Unreachable(self.told.get().unwrap_or_else(no_answer_yet))
     }
 
-    /// Too few nodes serve.
+    /// The error if too few nodes serve.
     pub fn unreachable(&self) -> LockError {
         let nodes = &self.quorum.nodes;
         let (usable, all, majority) = (nodes.usable().len(), nodes.all.len(), nodes.majority());
@@ -216,7 +216,7 @@ impl Gathering {
         LockError::Unreachable(Arc::new(NoQuorum { usable, all, majority, frozen_for, twins, last }))
     }
 
-    /// Asks all nodes once. Two calls at the same instant may split the nodes, and both end without a majority.
+    /// Tries all nodes once. Two calls at the same instant may split the nodes, and both end without a majority.
     async fn try_once(&self) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let usable = nodes.usable();
@@ -224,7 +224,7 @@ impl Gathering {
             return Ok(RoundEnd::Failed);
         }
         let RoundResults { got, busy, holder } = self.try_all(&usable, nodes.token_now(&usable)).await?;
-        // Not past the waiters at the gate, although the others are free (P3).
+        // Must not overtake the waiters at the gate, even if the other nodes are free (P3).
         let is_open = busy.is_none_or(|busy| usable.first() != Some(&busy));
         if got.len() >= nodes.majority() && is_open {
             return self.form(got).await;
@@ -237,22 +237,22 @@ impl Gathering {
         Ok(if is_busy { RoundEnd::Busy(Busy { holder }) } else { RoundEnd::Failed })
     }
 
-    /// Q1: waits at the first node that can be used, and takes the others.
+    /// Q1: waits at the first usable node, then takes the others.
     async fn wait_once(&self) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
         let (mut got, mut from) = (BTreeMap::new(), 0);
         self.told.begin_round();
-        // Read again after each wait, which may have been long.
+        // Looks again after each wait, which may have been long.
         while let Some(at) = nodes.usable().into_iter().find(|index| *index >= from)
             && nodes.usable().len() >= nodes.majority()
             && is_whole(&got)
         {
             from = at + 1;
-            // If this node is lost or refuses the name, the call waits at the next one.
+            // If the call loses this node, or the node refuses the name, the call waits at the next one.
             let Some(guard) = self.wait_at(at, &got).await? else { continue };
             self.told.served_by(at);
             if guard.way == Way::HandedOver {
-                // It may have been a long wait.
+                // The wait may have been long.
                 self.told.begin_round();
                 self.quorum.contention.seen(&self.entry.keys.name);
                 self.told.of_others();
@@ -282,17 +282,17 @@ impl Gathering {
         Ok(RoundEnd::Failed)
     }
 
-    /// Waits in the queue of one node, and keeps what it has at others. `None`: the node can no longer be used, or one of the
-    /// others is lost.
+    /// Waits in the queue of one node, and keeps the guards at the others. `None`: the node became unusable, or another
+    /// guard lost its hold.
     async fn wait_at(&self, index: usize, got: &Got) -> Result<Option<DrivenGuard>, LockError> {
         let Some(lock) = self.locks.get(index) else { return Ok(None) };
-        // Dropped, the call leaves the queue (R9).
+        // Dropping this makes the call leave the queue (R9).
         let mut locking = pin!(lock.acquire(self.caller, IfBusy::Wait(None)));
         tokio::select! {
             biased;
             outcome = &mut locking => outcome.map_or_else(|error| self.note(index, error).map(|()| None), |tried| Ok(tried.into_result().ok())),
             () = self.quorum.nodes.lost(index) => {
-                // Asked while the call is in the queue.
+                // Checks this before the call leaves the queue.
                 if lock.is_behind_others(self.caller.owner) {
                     self.told.of_others();
                 }
@@ -307,19 +307,19 @@ impl Gathering {
         let nodes = &self.quorum.nodes;
         match error {
             LockError::Unreachable(cause) => self.told.set(cause),
-            // The others are no majority.
+            // The other nodes are no majority.
             LockError::Refused(_) if self.told.refused_by(index) > nodes.all.len() - nodes.majority() => {
                 return Err(error);
             }
             LockError::Refused(refusal) => self.told.set(Arc::new(refusal)),
-            // This owner's own hold on that node is over.
+            // This owner's own hold on that node has ended.
             LockError::Lost => {}
             error => return Err(error),
         }
         Ok(())
     }
 
-    /// The node had no answer in time.
+    /// The node did not answer in time.
     fn suspect(&self, index: usize, cause: Cause) {
         let nodes = &self.quorum.nodes;
         let cause = if is_only_late(&cause) { nodes.no_answer() } else { cause };
@@ -327,13 +327,13 @@ impl Gathering {
         nodes.suspect(index, &self.entry.keys, cause);
     }
 
-    /// Tries these nodes at the same time. A node without an answer in time is skipped (Q10); its request leaves when
-    /// it is dropped (Q6, R9). `proposed`: the token that they are to give, where they can (Q3).
+    /// Tries these nodes at the same time. Skips a node that does not answer in time (Q10); its request leaves when it
+    /// is dropped (Q6, R9). `proposed`: the token that the nodes should give if they can (Q3).
     async fn try_all(&self, indices: &[usize], proposed: u64) -> Result<RoundResults, LockError> {
         let timeout = self.quorum.nodes.node_timeout;
         let trying = indices.iter().filter_map(|index| {
             let lock = self.locks.get(*index)?;
-            // What this owner has released before comes first, and is no part of the time that the node has (Q10).
+            // An earlier release of this owner goes first, and its time does not count against the node (Q10).
             let was_releasing = lock.is_releasing(self.caller.owner);
             Some(async move { (*index, was_releasing, lock.try_at_node(self.caller, proposed, timeout).await) })
         });
@@ -349,7 +349,7 @@ impl Gathering {
                     round.busy.get_or_insert(index);
                     round.holder = round.holder.or(holder);
                 }
-                // Its time was up: no other error that may pass ends a call before.
+                // The time ran out: an error that may pass does not end a call earlier.
                 Err(LockError::Unreachable(cause)) if was_releasing => {
                     self.told.set(cause);
                     self.quorum.nodes.doubt(index, &self.entry.keys);
@@ -358,21 +358,21 @@ impl Gathering {
                 Err(error) => failed = self.note(index, error).err().or(failed),
             }
         }
-        // After all outcomes: dropping what was got releases it.
+        // After all outcomes, because dropping the guards releases them.
         failed.map_or(Ok(round), Err)
     }
 
-    /// Q3, Q4: a hold on those nodes that count.
+    /// Q3, Q4: forms a hold on the nodes that count.
     async fn form(&self, got: Got) -> Result<RoundEnd, LockError> {
         let nodes = &self.quorum.nodes;
-        // None of them was raised before: what this owner has released is never entered again, so each is a new hold.
+        // None of these was raised before: no call re-enters a hold that its owner has released, so each is a new hold.
         let token = got.values().map(DrivenGuard::token).max().unwrap_or(0);
-        // If all nodes gave the same token, as the client had asked, there is nothing to raise.
+        // If all nodes gave the same token, as the client asked, none needs a raise.
         let is_given_alike = got.values().all(|guard| guard.token() == token);
         let raised = if is_given_alike { got } else { self.raise(got, token).await };
         let (counting, others): (Vec<_>, Vec<_>) = raised.into_iter().partition(|(_, guard)| guard.hold().is_valid());
         let counting: Vec<_> = counting.into_iter().map(|(index, guard)| NodeGuard { index, guard }).collect();
-        // A node that does not count is not held for nothing.
+        // Releases the nodes that do not count.
         drop(others);
         if counting.len() < nodes.majority() {
             self.quorum.release(counting.into_iter().map(|node| node.guard)).await;
@@ -401,17 +401,18 @@ impl Gathering {
             node.hold.at_end(move || whole.upgrade().into_iter().for_each(|whole| whole.look()));
         }
         let share = GuardShare::first(hold.clone(), counting);
-        // A part that ended before its `at_end` was set has called nothing.
+        // A part that ended before the loop set its `at_end` has called nothing.
         hold.look();
         self.entry.set_hold(&hold);
         Ok(RoundEnd::Held(share))
     }
 
-    /// Raises all of them to this token. Guards whose node did not acknowledge it are released.
+    /// Raises all nodes to this token. Releases the guards whose node did not acknowledge it.
     async fn raise(&self, got: Got, token: u64) -> Got {
         let nodes = &self.quorum.nodes;
         let raising = got.into_iter().map(|(index, guard)| async move {
-            // Also at the node that gave it: the answer confirms that no force_unlock has ended it there.
+            // Asks even the node that gave this token: its answer confirms that no force_unlock has ended the hold
+            // there.
             let lock = self.locks.get(index);
             let raising = async { lock?.raise(guard.hold(), token).await.ok() };
             (index, timeout(nodes.node_timeout, raising).await, guard)
@@ -428,38 +429,38 @@ impl Gathering {
         acknowledged
     }
 
-    /// The hold of this owner, while it has guards.
+    /// This owner's hold, while it has guards.
     pub fn held(&self) -> Option<Arc<QuorumHold>> {
         self.entry.hold().filter(|hold| !hold.is_given_back())
     }
 
-    /// Q11: one more guard on the nodes of a hold. `None`: too few of them answer now, or its last guard has ended.
+    /// Q11: adds a guard on the nodes of a hold. `None`: too few of them answer now, or the last guard has ended.
     pub async fn reenter(&self, hold: &Arc<QuorumHold>) -> Result<Option<GuardShare>, LockError> {
         let nodes = &self.quorum.nodes;
-        // If it has ended, a new hold would have no part in this one (Q10).
+        // If a node's hold has ended, a new one would be no part of this hold (Q10).
         let valid: Vec<_> = hold.nodes.iter().filter(|node| node.hold.is_valid()).collect();
         let served: Vec<_> = valid.iter().copied().filter(|node| nodes.is_usable(node.index)).collect();
-        // Where too few can be used, one may be back before its time is over.
+        // If too few are usable, one may be back before its time runs out.
         let entered = if served.len() >= hold.majority { served } else { valid };
         let locking = entered.into_iter().filter_map(|node| {
             let lock = self.locks.get(node.index)?;
-            // Never waits: another call of this owner may release it all meanwhile, and a call that queues at several
-            // nodes may be served at some of them past the waiters at the gate (Q1).
+            // Never waits: another call of this owner may release everything in the meantime, and a call that queues at
+            // several nodes may be served at some of them before the waiters at the gate (Q1).
             Some(async move { (node, lock.try_at_node(self.caller, 0, nodes.node_timeout).await) })
         });
         let mut guards = Vec::new();
         for (node, outcome) in join_all(locking).await {
             match outcome {
-                // Another token: it has ended meanwhile, and this is a new one.
+                // With another token the node's hold has ended in the meantime, and this is a new one.
                 Ok(Tried::Acquired(guard)) if guard.token() == node.hold.token => {
                     guards.push(NodeGuard { index: node.index, guard });
                 }
-                // Asked first, as the call may only wait for a release of this owner (Q10).
+                // Probes the node first: the call may only have waited for a release of this owner (Q10).
                 Err(LockError::Unreachable(_)) => nodes.doubt(node.index, &self.entry.keys),
                 _ => {}
             }
         }
-        // Q4: one may have been lost while another one had no answer.
+        // Q4: a node may have lost its hold while another one did not answer.
         guards.retain(|node| node.guard.hold().is_valid());
         let is_whole = guards.len() >= hold.majority && hold.is_valid();
         let share = if is_whole { GuardShare::of(hold.clone(), guards) } else { Err(guards) };

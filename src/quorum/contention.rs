@@ -1,15 +1,15 @@
-//! The locks that others want too.
+//! The locks that others want as well.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Names share these, by their hash. Two that do cost each other a round trip now and then.
+/// Names share these by their hash. Two such names cost each other a round trip now and then.
 const SLOTS: usize = 256;
-/// Calls that go to the queue at once after a call that found others there.
+/// How many calls go to the queue at once after one that found others there.
 const CALLS: u8 = 16;
 
-/// A call that tries all nodes at once, past a queue, takes for a moment what the next in line needs. So it is not done
-/// where others were seen lately.
+/// A call that tries all nodes at once, past a queue, briefly takes what the next waiter needs. So the client does not
+/// do that if it saw others lately.
 pub struct Contention([AtomicU8; SLOTS]);
 
 impl Default for Contention {
@@ -27,7 +27,7 @@ impl Contention {
         self.0.get(hash)
     }
 
-    /// Others have it, or wait for it.
+    /// Records that others have the lock or wait for it.
     pub fn seen(&self, name: &str) {
         if let Some(slot) = self.slot(name) {
             slot.store(CALLS, Ordering::Relaxed);

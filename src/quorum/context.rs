@@ -1,4 +1,4 @@
-//! The shared parts of the clones, locks and guards of one client.
+//! The parts that the clones, locks and guards of one client share.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -17,14 +17,13 @@ use crate::driver::guard::DrivenGuard;
 use crate::driver::outcome::LockError;
 use crate::metrics::Metrics;
 
-/// Shared by all clones and locks.
 pub struct Quorum {
     pub nodes: Arc<Nodes>,
-    /// So that nested calls find the hold that they re-enter (Q11).
+    /// Lets nested calls find the hold that they re-enter (Q11).
     pub owners: Arc<OwnerTable<QuorumHold>>,
     /// The locks that others want too.
     pub contention: Contention,
-    /// The metrics of its locks. Each node's client has its own, under the name of the node.
+    /// The metrics of its locks. Each node's client has its own, under the node's name.
     pub metrics: Metrics,
 }
 
@@ -34,30 +33,30 @@ impl Quorum {
         Arc::new(Self { nodes, owners, contention: Contention::default(), metrics })
     }
 
-    /// Resolves when no call can be served any longer.
+    /// Resolves when the client serves no more calls.
     pub async fn ended(&self) -> LockError {
         self.nodes.context.over.cancelled().await;
         self.nodes.context.why_over()
     }
 
-    /// When nothing that was sent until now for this hold can have an effect on a server.
+    /// When no request sent so far for this hold can have an effect on a server any more.
     pub fn forgotten_at(&self, hold: &QuorumHold) -> Instant {
         self.nodes.context.forgotten_at(hold.longest_lease())
     }
 
-    /// `None`: the runtime of the client has ended.
+    /// `None`: the client's runtime has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
         self.nodes.context.gone.run_until_cancelled(call).await
     }
 
-    /// Releases these guards, and waits for the answers for a short time: without an answer the release goes on in the
+    /// Releases these guards, and waits for the answers for a short time. An unanswered release goes on in the
     /// background.
     pub async fn release(&self, guards: impl IntoIterator<Item = DrivenGuard>) {
         join_all(guards.into_iter().map(|guard| timeout(self.nodes.node_timeout, guard.unlock()))).await;
     }
 
-    /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all in time; how many requests
-    /// have no answer, and at how many servers that was.
+    /// Closes all clients at the same time. `Some`: fewer than a majority of the servers answered all requests in time;
+    /// how many requests are unanswered, and at how many servers.
     pub async fn close(&self) -> Option<(usize, usize)> {
         let nodes = &self.nodes;
         if !nodes.context.closing.is_cancelled() {
@@ -70,23 +69,24 @@ impl Quorum {
         };
         let closing = pin!(async {
             match select(close_all(used), close_all(others)).await {
-                // A server that is down does not answer. But it may be up again.
+                // A server that is down does not answer, but may be up again.
                 Either::Left((_, others)) => drop(timeout(nodes.node_timeout, others).await),
                 Either::Right((_, used)) => drop(used.await),
             }
         });
-        // Without its runtime no client waits for anything. Otherwise each one has begun, and ends in the background.
+        // After the end of its runtime no client waits for anything. Otherwise each one has begun to close, and ends in
+        // the background.
         if self.drive(closing).await.is_none() {
             join_all(nodes.clients().map(|client| client.driver().close())).await;
         }
-        // The calls that are not done go on in the background.
+        // Unfinished closes go on in the background.
         let drivers = || nodes.clients().map(|client| client.driver());
         let servers = drivers().filter(|driver| !driver.is_finished()).count();
         let is_closed = servers + nodes.majority() <= nodes.all.len();
         (!is_closed).then(|| (drivers().map(|driver| driver.unfinished()).sum(), servers))
     }
 
-    /// The holds of this client's guards: the same owner at the same lock on a majority.
+    /// The number of this client's holds: one owner at one lock on a majority.
     fn held(&self) -> usize {
         let mut counts = BTreeMap::new();
         for hold in self.nodes.clients().flat_map(|client| client.driver().valid_holds()) {

@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::majority;
 use crate::store::error::{Cause, RequestError};
 
-/// Fewer than a majority of the servers can be used now, or have granted it.
+/// The client can use fewer than a majority of the servers now, or fewer have granted the lock.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}", self.what(), self.more())]
 pub struct NoQuorum {
     pub usable: usize,
     pub all: usize,
     pub majority: usize,
-    /// For how much longer each frozen server grants nothing.
+    /// How much longer each frozen server grants nothing.
     pub frozen_for: Vec<Duration>,
-    /// The addresses of two that are one server.
+    /// The pairs of addresses that lead to one server.
     pub twins: Vec<(String, String)>,
     /// Why one of them did not serve.
     pub last: Option<Cause>,
@@ -41,19 +41,19 @@ impl NoQuorum {
     }
 }
 
-/// Fewer servers than a majority have confirmed it.
+/// Fewer than a majority of the servers confirmed the request.
 #[derive(Debug, thiserror::Error)]
 #[error("confirmed by {confirmed} of the {majority} servers that are needed{}", self.more())]
 pub struct TooFewAnswers {
     pub confirmed: usize,
     pub majority: usize,
-    /// The error of one of the others, if it is known.
+    /// The error of one of the others, if known.
     pub last: Option<RequestError>,
 }
 
 impl TooFewAnswers {
-    /// The error of a request that fewer than `majority` of several servers have confirmed. It is `NotSent` only if none of them was
-    /// asked: what one of them says may not hold for the others. `None`: there is no error.
+    /// The error of a request that fewer than `majority` of several servers have confirmed. It is `NotSent` only if the
+    /// client asked none of them: what one server says may not hold for the others. `None`: there is no error.
     pub fn error(errors: Vec<RequestError>, confirmed: usize, majority: usize) -> Option<RequestError> {
         let may_have_run = confirmed > 0 || errors.iter().any(RequestError::may_have_run);
         let last = RequestError::most_telling(errors.into_iter())?;
@@ -66,7 +66,7 @@ impl TooFewAnswers {
     }
 }
 
-/// The answers, if a majority of these servers has given one. The error of a single server is its own.
+/// The answers, if a majority of these servers gave one. A single server's error stays as it is.
 pub fn of_majority<T>(outcomes: impl IntoIterator<Item = Result<T, RequestError>>) -> Result<Vec<T>, RequestError> {
     let (mut answers, mut errors) = (Vec::new(), Vec::new());
     for outcome in outcomes {

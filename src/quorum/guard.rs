@@ -16,7 +16,7 @@ use super::error::TooFewAnswers;
 use super::hold::{GuardShare, NodeGuard, QuorumHold};
 use crate::driver::outcome::{HoldError, Loss, UnlockError, Unlocked};
 
-/// One hold on a majority of the servers. Dropping it releases it in the background.
+/// One guard of a hold on a majority of the servers. Dropping it releases it in the background.
 pub struct QuorumGuard {
     quorum: Arc<Quorum>,
     share: GuardShare,
@@ -25,7 +25,7 @@ pub struct QuorumGuard {
 impl QuorumGuard {
     pub fn new(quorum: Arc<Quorum>, share: GuardShare) -> Self {
         if share.hold.over.is_cancelled() {
-            // It was lost just before, without a guard, and was reported as released.
+            // The hold was lost just before, when it had no guard, and was reported as released.
             let _ = share.hold.loss.set(Loss::Expired);
         }
         Self { quorum, share }
@@ -35,10 +35,10 @@ impl QuorumGuard {
         &self.share.hold
     }
 
-    /// Releases it at all its servers, and waits for a majority of their answers as long as a release may take.
+    /// Releases the guard at all its servers, and waits for a majority of answers, for as long as a release may take.
     pub async fn unlock(mut self) -> Result<Unlocked, UnlockError> {
         let (quorum, hold) = (self.quorum.clone(), self.share.hold.clone());
-        // Before anything is released: that ends the holds too.
+        // Before the release, which ends the holds too.
         let (loss, until) = (hold.loss(), quorum.forgotten_at(&hold));
         let releasing = pin!(release(&quorum, &hold, self.share.end()));
         let outcomes = quorum.drive(releasing).await.ok_or(UnlockError::RuntimeGone { until })?;
@@ -48,7 +48,7 @@ impl QuorumGuard {
         }
     }
 
-    /// A new lease from now on, at all servers that can be reached. An error, unless a majority has it.
+    /// Sets a new lease from now on, at all servers that the client can reach. Fails unless a majority has it.
     pub async fn extend(&self, lease: Duration) -> Result<(), HoldError> {
         let mut extending: FuturesUnordered<_> = self.share.extends(lease).into_iter().collect();
         let (mut done, mut failed, mut other) = (0, Vec::new(), None);
@@ -59,7 +59,7 @@ impl QuorumGuard {
                 Err(error) => other = Some(error),
             }
             if done >= self.share.hold.majority {
-                // The others are not waited for.
+                // Does not wait for the others.
                 self.quorum.nodes.context.spawn(async move { while extending.next().await.is_some() {} });
                 return Ok(());
             }
@@ -75,8 +75,8 @@ impl QuorumGuard {
         hold.holding.show(&hold.who(), hold.token);
     }
 
-    /// Which servers it has and whose lease is not over, by their places in the list. A nested guard does without
-    /// servers that cannot be used when it is taken.
+    /// The servers where this guard has a valid lease, by their places in the list. A nested guard goes without servers
+    /// that were unusable when it began.
     pub fn servers(&self) -> Vec<usize> {
         let valid = self.share.hold.nodes.iter().filter(|node| node.hold.is_valid()).map(|node| node.index);
         valid.filter(|index| self.share.is_at(*index)).collect()
@@ -85,8 +85,8 @@ impl QuorumGuard {
 
 type ReleaseOutcome = Result<Unlocked, UnlockError>;
 
-/// Waits for each of them a short time, and for a majority as long as a release takes. What is dropped goes on in the
-/// background.
+/// Waits a short time for all answers, and for a majority as long as a release may take. A dropped release goes on in
+/// the background.
 async fn release(quorum: &Quorum, hold: &QuorumHold, guards: Vec<NodeGuard>) -> Vec<ReleaseOutcome> {
     let (open, waited_for) = (FuturesUnordered::new(), BTreeSet::new());
     let mut releasing = Releasing { quorum, keys: &hold.entry.keys, open, waited_for, outcomes: Vec::new() };
@@ -101,7 +101,7 @@ struct Releasing<'a> {
     quorum: &'a Quorum,
     keys: &'a Arc<Keys>,
     open: FuturesUnordered<BoxFuture<'static, (usize, ReleaseOutcome)>>,
-    /// The nodes whose releases are not late.
+    /// The nodes whose releases are not late yet.
     waited_for: BTreeSet<usize>,
     outcomes: Vec<ReleaseOutcome>,
 }
@@ -110,13 +110,13 @@ impl Releasing<'_> {
     fn begin(&mut self, guards: Vec<NodeGuard>) {
         // Q7: the first node is released last.
         for NodeGuard { index, guard } in guards.into_iter().rev() {
-            // It waits for a server that is down only while a majority is missing: that server may be back in a moment.
+            // Waits for a server that is down only while a majority is missing: that server may be back in a moment.
             if self.quorum.nodes.is_usable(index) {
                 self.waited_for.insert(index);
             }
             self.open.push(async move { (index, guard.unlock().await) }.boxed());
         }
-        // A release begins when it is polled.
+        // A release begins with its first poll.
         while let Some(Some(answer)) = self.open.next().now_or_never() {
             self.answered(answer);
         }
@@ -127,7 +127,7 @@ impl Releasing<'_> {
         self.outcomes.push(outcome);
     }
 
-    /// Waits for all of them for `node_timeout`, and longer only until `needed` have confirmed the same.
+    /// Waits for all answers for `node_timeout`, and longer only until `needed` have confirmed the same.
     async fn answers(&mut self, needed: usize) {
         let nodes = &self.quorum.nodes;
         let mut patience = pin!(sleep(nodes.node_timeout));
@@ -139,8 +139,8 @@ impl Releasing<'_> {
                     self.answered(answer);
                 }
                 () = &mut patience, if !self.waited_for.is_empty() => {
-                    // Probed first, as a release may only wait for the turn of its owner, whose other call asks for the
-                    // lock again. Without an answer the next calls do without the node (Q10).
+                    // Probes the nodes first: a release may only wait for the turn of its owner, whose other call asks
+                    // for the lock again. If a node does not answer the probe, the next calls skip it (Q10).
                     for index in std::mem::take(&mut self.waited_for) {
                         nodes.doubt(index, self.keys);
                     }
@@ -149,7 +149,7 @@ impl Releasing<'_> {
         }
     }
 
-    /// How many have confirmed the same: that it is free there, or that the owner still has it.
+    /// How many have confirmed the same: that the lock is free there, or that the owner still has it.
     fn agree(&self) -> usize {
         let confirmed: Vec<_> = self.outcomes.iter().flatten().collect();
         let freed = confirmed.iter().filter(|unlocked| ***unlocked == Unlocked::Freed).count();
@@ -166,7 +166,7 @@ fn together(outcomes: Vec<ReleaseOutcome>, hold: &QuorumHold, until: Instant) ->
             Unlocked::StillHeld(holds) => Some(*holds),
             _ => None,
         });
-        // A nested call may have entered it at a minority, and rest.
+        // A nested call may have entered it at a minority, and not be polled.
         let is_freed = confirmed.len() - holds.clone().count() >= majority;
         return Ok(holds.max().filter(|_| !is_freed).map_or(Unlocked::Freed, Unlocked::StillHeld));
     }
@@ -174,7 +174,7 @@ fn together(outcomes: Vec<ReleaseOutcome>, hold: &QuorumHold, until: Instant) ->
     let (losses, others): (Vec<_>, Vec<_>) = errors.partition(|error| matches!(error, UnlockError::Lost(_)));
     let cause = || Arc::new(TooFewAnswers { confirmed: confirmed.len(), majority, last: None });
     Err(match losses.first() {
-        // Only where the rest is no majority. A server without an answer may have held it until now.
+        // Only if the rest is no majority: a server without an answer may have held it until now.
         Some(loss) if all < majority + losses.len() => loss.clone(),
         _ => others.into_iter().next().unwrap_or_else(|| UnlockError::Unknown { until, cause: cause() }),
     })

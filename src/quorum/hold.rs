@@ -1,4 +1,4 @@
-//! The hold of an owner on a majority.
+//! An owner's hold on a majority.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,6 @@ pub type Entry = OwnerEntry<QuorumHold>;
 
 /// The hold on one node that counts.
 pub struct NodeHold {
-    /// The node.
     pub index: usize,
     pub hold: Arc<DrivenHold>,
 }
@@ -29,49 +28,48 @@ pub struct NodeHold {
 /// A hold on a majority of the nodes. Nested guards share it (Q11).
 pub struct QuorumHold {
     pub entry: Arc<Entry>,
-    /// The terms of the call, see `keys::terms`.
+    /// The terms of the call; see `keys::terms`.
     pub terms: Box<str>,
     pub began: Instant,
     /// Its span and metrics.
     pub holding: Holding,
-    /// The fencing token: the greatest one of the nodes when it was formed (Q3).
+    /// The fencing token: the greatest token of the nodes when the hold formed (Q3).
     pub token: u64,
-    /// How many have to be valid.
+    /// How many node holds must be valid.
     pub majority: usize,
-    /// All of the client's nodes: two of them may lead to one server later.
+    /// All of the client's nodes: later, two of them may lead to one server.
     pub all: Arc<Nodes>,
-    /// The holds that count, in the order of the nodes. None is added later (Q10).
+    /// The holds that count, in the order of the nodes. The client adds none later (Q10).
     pub nodes: Vec<NodeHold>,
-    /// The longest lease that its servers were asked for, in milliseconds.
+    /// The longest lease that the client asked for, in milliseconds.
     pub longest_lease: AtomicU64,
-    /// What each guard has at the nodes. Empty when it was lost.
+    /// The node guards of each guard. Empty after a loss.
     pub guards: Mutex<Slab<Vec<NodeGuard>>>,
-    /// Cancelled when it has ended: it is lost, or a majority of its nodes has confirmed the release.
+    /// Cancelled when the hold has ended: by a loss, or when a majority of its nodes has confirmed the release.
     pub over: CancellationToken,
     /// Set once: a loss is final, whatever a node answers later.
     pub loss: OnceLock<Loss>,
 }
 
-/// A guard on one node.
 pub struct NodeGuard {
     pub index: usize,
     pub guard: DrivenGuard,
 }
 
-/// One guard's share of a hold. Dropped, it is released in the background.
+/// One guard's share of a hold. Dropping it releases it in the background.
 pub struct GuardShare {
     pub hold: Arc<QuorumHold>,
     id: Id,
 }
 
 impl GuardShare {
-    /// The first share of a hold that has just been formed.
+    /// The first share of a new hold.
     pub fn first(hold: Arc<QuorumHold>, guards: Vec<NodeGuard>) -> Self {
         let id = hold.guards.lock().insert(guards);
         Self { hold, id }
     }
 
-    /// One more. An error: the last one is gone, and the hold is being released.
+    /// One more share. Fails if the last share is gone and a release of the hold has begun.
     pub fn of(hold: Arc<QuorumHold>, guards: Vec<NodeGuard>) -> Result<Self, Vec<NodeGuard>> {
         let id = {
             let mut shares = hold.guards.lock();
@@ -88,17 +86,17 @@ impl GuardShare {
         self.hold.guards.lock().get(self.id).is_some_and(|guards| guards.iter().any(|node| node.index == index))
     }
 
-    /// A new lease at each node that has it.
+    /// Asks for a new lease at each node of this share.
     pub fn extends(&self, lease: Duration) -> Vec<impl Future<Output = Result<(), HoldError>> + Send + use<>> {
         self.hold.longest_lease.fetch_max(whole_millis(lease), Ordering::Relaxed);
         let guards = self.hold.guards.lock();
         guards.get(self.id).into_iter().flatten().map(|node| node.guard.extend(lease)).collect()
     }
 
-    /// It does not count any more. Returns what it has at the nodes, for its release.
+    /// Ends the share. Returns its node guards, for their release.
     pub fn end(&mut self) -> Vec<NodeGuard> {
         let hold = &self.hold;
-        // Before it is released: that ends the holds too.
+        // Before the release, which ends the holds too.
         let loss = hold.loss();
         let (guards, is_last) = {
             let mut shares = hold.guards.lock();
@@ -131,7 +129,7 @@ impl QuorumHold {
         Duration::from_millis(self.longest_lease.load(Ordering::Relaxed))
     }
 
-    /// The m-th largest deadline (Q5): at each instant until then a majority is valid.
+    /// The m-th largest deadline (Q5): a majority is valid at each instant until then.
     pub fn valid_for(&self) -> Duration {
         let counting = self.nodes.iter().filter(|node| self.counts(node));
         let mut times: Vec<_> = counting.map(|node| node.hold.valid_for()).collect();
@@ -140,12 +138,12 @@ impl QuorumHold {
         times.get(self.majority - 1).copied().filter(|_| !is_lost).unwrap_or_default()
     }
 
-    /// Not if the node leads to the server of another one by now, since its name has moved: one server counts once.
+    /// A node does not count if its name has moved to the server of another node: one server counts once.
     fn counts(&self, node: &NodeHold) -> bool {
         self.all.same_as(node.index).is_none()
     }
 
-    /// Which nodes counted when it was formed.
+    /// The nodes that counted when the hold formed.
     pub fn indices(&self) -> Vec<usize> {
         self.nodes.iter().map(|node| node.index).collect()
     }
@@ -154,36 +152,36 @@ impl QuorumHold {
         self.valid_for() > Duration::ZERO
     }
 
-    /// How the majority was lost. A node that a nested guard has not re-entered may have been released meanwhile, so it
-    /// counts that too few are left, and that one of the others was lost.
+    /// How the majority was lost. A node that a nested guard has not re-entered may have been released in the meantime.
+    /// So a loss needs both: too few nodes are left, and one of the others lost its hold.
     pub fn loss(&self) -> Option<Loss> {
         if let Some(loss) = self.loss.get() {
             return Some(*loss);
         }
-        // Said once, it stays so.
+        // A hold that has ended without a loss stays so.
         if self.over.is_cancelled() {
             return None;
         }
         let (mut left, mut losses, mut lost) = (0, 0, None);
         for node in &self.nodes {
             match node.hold.end_by_now() {
-                // Its release may have no answer for long.
+                // Its release may stay unanswered for long.
                 None if node.hold.live() == 0 => {}
                 None if self.counts(node) => left += 1,
-                // There it is the hold of the other node.
+                // The hold there belongs to the other node.
                 None => {
                     losses += 1;
                     lost = lost.or(Some(Loss::Gone));
                 }
                 Some(Ended::Lost(loss)) => {
                     losses += 1;
-                    // `Forced` wins over the loss of another server.
+                    // `Forced` wins over a loss at another server.
                     lost = lost.filter(|lost| *lost == Loss::Forced).or(Some(loss));
                 }
                 Some(Ended::Freed | Ended::Detached) => {}
             }
         }
-        // Without guards the rule is that of its unlock: see `together`.
+        // Without guards the rule of the unlock applies: see `together`.
         let is_lost =
             if self.is_given_back() { self.nodes.len() < self.majority + losses } else { left < self.majority };
         lost.filter(|_| is_lost).map(|loss| *self.loss.get_or_init(|| loss))
@@ -194,18 +192,16 @@ impl QuorumHold {
         self.guards.lock().is_empty()
     }
 
-    /// How it has ended, if it has. At the deadline of a majority it has, whether it is noticed or not.
+    /// How the hold ended, if it has. At the deadline of its majority it has, whether anyone notices or not.
     pub fn ended(&self) -> Option<Ended> {
         let loss = self.loss().map(Ended::Lost);
         loss.or_else(|| self.over.is_cancelled().then_some(Ended::Freed))
     }
 
-    /// Cancelled when it has ended.
     pub fn over_token(&self) -> CancellationToken {
         self.over.clone()
     }
 
-    /// Resolves when it has ended.
     pub async fn until_ended(&self) -> Ended {
         loop {
             if let Some(ended) = self.ended() {
@@ -215,11 +211,12 @@ impl QuorumHold {
         }
     }
 
-    /// Notes its end, if it has come: a node's hold has ended, or a guard's share at some nodes was dropped, which may
-    /// have been the last of a majority.
+    /// Records the end of the hold, if it has come. Call it when a node's hold has ended or a guard has dropped its
+    /// share at some nodes, which may have been the last of a majority.
     pub fn look(&self) {
         let Some(loss) = self.loss() else {
-            // No call enters what has ended, also if it has a share already. Where one was lost, the others decide.
+            // No call enters a hold that has ended, even if the call has a share already. If a node lost its hold, the
+            // others decide.
             let is_released = |node: &&NodeHold| matches!(node.hold.end(), Some(Ended::Freed | Ended::Detached));
             if self.nodes.iter().filter(is_released).count() >= self.majority {
                 self.over.cancel();
@@ -227,14 +224,14 @@ impl QuorumHold {
             return;
         };
         self.over.cancel();
-        // Otherwise what is left would be renewed as long as the guard lives, and no other call would get past it. Dropped when
-        // the mutex is free.
+        // Otherwise the client would renew the remaining holds while the guard lives, and no other call would get past
+        // them. Dropped when the mutex is free.
         let left: Vec<_> = self.guards.lock().iter_mut().flat_map(std::mem::take).collect();
         drop(left);
         self.tell_of_loss(loss);
     }
 
-    /// Guards alive.
+    /// The number of live guards.
     pub fn live(&self) -> u32 {
         u32::try_from(self.guards.lock().len()).unwrap_or(u32::MAX)
     }

@@ -1,4 +1,4 @@
-//! A lock at a quorum, by its name: a call for it, from its beginning to its end.
+//! A lock at a quorum, by its name, and a call for it from beginning to end.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,12 +46,12 @@ impl QuorumLock {
         Self { locks: self.locks.iter().map(&change).collect(), ..self.clone() }
     }
 
-    /// The server that this one is, by another address.
+    /// The server that is the same as this one, under another address.
     pub fn same_as(&self, server: usize) -> Option<usize> {
         self.quorum.nodes.same_as(server)
     }
 
-    /// Whether it can be had at all, by its name, lease and label.
+    /// Checks the name, the lease and the label.
     pub fn check(&self) -> Result<(), LockError> {
         let checked = self.locks.iter().try_for_each(DrivenLock::valid);
         checked.inspect_err(|error| observe::refused_at_once(&self.metrics, error))
@@ -83,12 +83,12 @@ impl QuorumLock {
     }
 }
 
-/// Has a task of the client make the call.
+/// Lets a task of the client make the call.
 async fn call(asking: Arc<Gathering>, if_busy: IfBusy) -> Result<Tried<QuorumGuard>, LockError> {
     let (IfBusy::Wait(timeout) | IfBusy::Return(timeout)) = if_busy;
-    // A time-out that is too long to be added is as good as none.
+    // A time-out that is too long to add is as good as none.
     let limit = timeout.and_then(|timeout| now().checked_add(timeout));
-    // Nothing is asked then, as at one server.
+    // Asks nothing then, like a lock at one server.
     if is_over(limit) {
         return Err(too_late().await);
     }
@@ -102,7 +102,7 @@ async fn in_time(
     if_busy: IfBusy,
     limit: Option<Instant>,
 ) -> Result<Tried<QuorumGuard>, LockError> {
-    // Kept until it is known how far it was.
+    // Not dropped before `out_of_time` has seen how far it got.
     let mut call = pin!(async {
         match if_busy {
             IfBusy::Wait(_) => asking.lock().await.map(Tried::Acquired),
@@ -120,7 +120,7 @@ async fn in_time(
 
 impl Gathering {
     async fn lock(&self) -> Result<GuardShare, LockError> {
-        // A second branch of the scope waits for the first one, and re-enters.
+        // A second branch of the scope waits for the first one, then re-enters.
         let _turn = self.turn().await;
         let mut backoff = self.quorum.nodes.context.backoff();
         while let Some(hold) = self.held() {

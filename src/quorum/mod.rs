@@ -1,7 +1,7 @@
-//! One lock over several independent masters: it lives on when a minority of them is lost.
+//! One lock over several independent masters. It survives the loss of a minority.
 //!
-//! It is made of one [`Client`](crate::driver::client::Client) for each server. The servers know nothing of each other. How the lock is
-//! taken, and why its tokens grow, is in `docs/design.md`, rules Q1 to Q11.
+//! It consists of one [`Client`](crate::driver::client::Client) for each server. The servers know nothing of each
+//! other. Rules Q1 to Q11 in `docs/design.md` say how a call takes the lock, and why its tokens grow.
 
 pub mod acquire;
 mod contention;

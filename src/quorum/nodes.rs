@@ -1,4 +1,4 @@
-//! The servers of a quorum, and which of them can be used now (Q10).
+//! The servers of a quorum, and which of them are usable now (Q10).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,40 +18,40 @@ use crate::store::options::OptionsError;
 use crate::store::runtime::log_line;
 use crate::sync::Mutex;
 
-/// How often to check which nodes can be used, while a call waits at one of them.
+/// How often to check which nodes are usable, while a call waits at one of them.
 const TICK: Duration = Duration::from_millis(50);
-/// A probe of a silent node may be answered at once, and the next silence begins then.
+/// The pause between probes. A silent node may answer one at once, and fall silent again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// One server.
 pub struct QuorumNode {
     pub client: Arc<Client>,
     /// For messages.
     pub address: String,
-    /// Why it is skipped: it did not answer in time, or refuses everything, and has answered nothing since.
+    /// Why the client skips it: it did not answer in time, or refuses everything, and has answered nothing since.
     silent: Mutex<Option<Cause>>,
-    /// The server that is no other node under another address. Its name may lead to another server later.
+    /// The server's ID, once a comparison has shown that it is no other node. The node's name may lead to another
+    /// server later.
     distinct: Mutex<Option<String>>,
-    /// It is one, and that was logged.
+    /// Whether the log has reported that it is another node.
     is_told_of: AtomicBool,
-    /// Notified while it cannot be used.
+    /// Notified while the node is unusable.
     lost: Notify,
 }
 
-/// All servers, in the order that all clients have (Q1).
+/// All servers, in the order that all clients share (Q1).
 pub struct Nodes {
     pub all: Vec<QuorumNode>,
-    /// That of the first one. All have the same options and owners, and are closed together.
+    /// The context of the first one. All have the same options and owners, and close together.
     pub context: Arc<Context>,
-    /// How long a request may take before its node is skipped.
+    /// How long a request may take before the client skips its node.
     pub node_timeout: Duration,
-    /// Notified when a node can be used again, or can no longer be used.
+    /// Notified when a node becomes usable or unusable.
     pub changed: Notify,
     watch: Mutex<NodeWatch>,
     comparing: Mutex<()>,
 }
 
-/// Watches the nodes while calls wait at one.
+/// The watch over the nodes, which runs while calls wait at one.
 #[derive(Default)]
 struct NodeWatch {
     waiting: usize,
@@ -69,12 +69,12 @@ impl QuorumNode {
         self.client.driver().context()
     }
 
-    /// The identity of the server, once connected. `None` if the user has no right to ask for it.
+    /// The identity of the server, once connected. `None` if the user lacks the right to ask for it.
     fn server_id(&self) -> Option<String> {
         self.context().runner.server_id()
     }
 
-    /// Whether it was found to be no other node.
+    /// Whether a comparison showed that it is no other node.
     fn is_distinct(&self, id: &str) -> bool {
         self.distinct.lock().as_deref() == Some(id)
     }
@@ -82,13 +82,13 @@ impl QuorumNode {
     /// Whether it is connected, answers, and grants.
     fn is_usable(&self) -> bool {
         let runner = &self.context().runner;
-        // A single server, so that the key does not matter.
+        // A single server, so the key does not matter.
         runner.is_connected("") && !runner.is_frozen("") && self.silent.lock().is_none()
     }
 }
 
 impl Nodes {
-    /// Refuses two that are one server: it would count twice, and its loss would be that of two.
+    /// Refuses two addresses of one server: it would count twice, and its loss would be the loss of two.
     pub fn new(clients: Vec<Arc<Client>>, node_timeout: Duration) -> Result<Self, ConnectError> {
         let first = clients.first().ok_or(OptionsError::TooFewServers(0))?;
         let context = first.driver().context().clone();
@@ -109,7 +109,7 @@ impl Nodes {
         self.all.iter().map(|node| &node.client)
     }
 
-    /// How many have to count.
+    /// How many nodes must count.
     pub fn majority(&self) -> usize {
         super::majority(self.all.len())
     }
@@ -118,7 +118,7 @@ impl Nodes {
         (0..self.all.len()).filter(|index| self.is_usable(*index)).collect()
     }
 
-    /// A token for these nodes: the time of the clock that is furthest ahead. A node that has given a later one does
+    /// A token for these nodes: the time of the clock that is furthest ahead. A node that has given a later token does
     /// not take it (Q3).
     pub fn token_now(&self, indices: &[usize]) -> u64 {
         let nodes = indices.iter().filter_map(|index| self.all.get(*index));
@@ -138,7 +138,7 @@ impl Nodes {
         Some(silent.unwrap_or_else(|| node.context().runner.why_no_answer("")))
     }
 
-    /// For how much longer each frozen node grants nothing.
+    /// How much longer each frozen node grants nothing.
     pub fn frozen_for(&self) -> Vec<Duration> {
         let runners = self.all.iter().map(|node| &node.context().runner);
         runners.filter(|runner| runner.is_connected("")).filter_map(|runner| runner.frozen_for("")).collect()
@@ -151,8 +151,8 @@ impl Nodes {
         twins.collect()
     }
 
-    /// The node that is the same server as this one, by another address: it would count twice, and its loss would be
-    /// that of two. The builder checks the nodes that it reaches; another one may be connected later.
+    /// The node that is the same server as this one, under another address. It would count twice, and its loss would be
+    /// the loss of two. The builder compares the nodes that it reaches; others may connect later.
     pub fn same_as(&self, index: usize) -> Option<usize> {
         let node = self.all.get(index)?;
         let (other, twin) = self.compare(index, node)?;
@@ -166,7 +166,7 @@ impl Nodes {
 
     fn compare(&self, index: usize, node: &QuorumNode) -> Option<(usize, &QuorumNode)> {
         let id = node.server_id().filter(|id| !node.is_distinct(id))?;
-        // Or two that are compared at the same moment could both be found distinct.
+        // Otherwise a simultaneous comparison of two nodes could find both distinct.
         let _one_at_a_time = self.comparing.lock();
         let same = |(other, node): &(usize, &QuorumNode)| {
             // If both are new, the first one counts.
@@ -180,11 +180,11 @@ impl Nodes {
         found
     }
 
-    /// Resolves when this node can no longer be used. Only while a [`Waiting`] lives.
+    /// Resolves when this node is no longer usable. Works only while a [`Waiting`] lives.
     pub async fn lost(&self, index: usize) {
         let Some(node) = self.all.get(index) else { return };
         loop {
-            // Register before looking: a loss between the look and the await is not missed.
+            // Registers before looking, so as not to miss a loss between the look and the await.
             let lost = node.lost.notified();
             if !self.is_usable(index) {
                 return;
@@ -193,7 +193,7 @@ impl Nodes {
         }
     }
 
-    /// The node did not answer in time. It is skipped until it has answered a probe (Q10).
+    /// The node did not answer in time. The client skips it until it has answered a probe (Q10).
     pub fn suspect(self: &Arc<Self>, index: usize, keys: &Arc<Keys>, cause: Cause) {
         let Some(node) = self.all.get(index) else { return };
         let before = node.silent.lock().replace(cause.clone());
@@ -202,22 +202,22 @@ impl Nodes {
             self.changed.notify_waiters();
             let asking = ask_until_it_serves(Arc::downgrade(self), index, keys.clone());
             node.context().spawn(asking);
-            // Last, here and below: the log is the user's, and may panic.
+            // Last, here and below: the log is user code, and may panic.
             tracing::warn!(target: "fairlock::quorum", node = %node.address, %cause, "a server of the quorum is skipped until it serves again");
         }
     }
 
-    /// Why a node has no answer that had this long.
+    /// The fault of a node that did not answer for this long.
     pub fn no_answer(&self) -> Cause {
         Arc::new(Fault::NoAnswer(self.node_timeout))
     }
 
-    /// While a call waits. `keys`: of a lock, for the probes.
+    /// Watches the nodes while calls wait. `keys`: the keys of any lock, for the probes.
     async fn look_after(self: Arc<Self>, keys: Arc<Keys>) {
         let (mut usable, mut asked) = (self.usable(), now());
         loop {
             sleep(TICK).await;
-            // Under the same lock as the count: a call that comes now finds no task running, and starts it anew.
+            // Under the same mutex as the count: a call that comes now finds no task running, and starts another one.
             let goes_on = {
                 let mut watch = self.watch.lock();
                 watch.runs = watch.waiting > 0 && !self.is_over();
@@ -226,14 +226,14 @@ impl Nodes {
             if !goes_on {
                 return;
             }
-            // Often enough that a frozen node is noticed within an operation time-out. A frozen server causes no error, and a
-            // refusing one is asked again: the waiters in its queue would wait with it.
+            // Often enough to notice a frozen node within an operation time-out. A frozen server causes no error, and
+            // the client asks a refusing one again: the waiters in its queue would wait with it.
             if asked + self.context.operation_timeout() / 3 <= now() {
                 asked = now();
                 self.usable().into_iter().for_each(|index| self.doubt(index, &keys));
             }
             let before = std::mem::replace(&mut usable, self.usable());
-            // Each tick: who began to wait there since the last one may have found it in use (P9).
+            // On each tick: a call that began to wait since the last one may have found the node usable (P9).
             let lost = self.all.iter().enumerate().filter(|(index, _)| !usable.contains(index));
             lost.for_each(|(_, node)| node.lost.notify_waiters());
             if before != usable {
@@ -253,7 +253,8 @@ impl Nodes {
         node.context().spawn(async move {
             let cause = match timeout(nodes.node_timeout, ask_once(&client, &keys, Question::Probe)).await {
                 Err(_) => Some(nodes.no_answer()),
-                // Not one whose connection has just ended: it may be back in a moment, and calls keep their places there.
+                // Not one whose connection has just ended: it may be back in a moment, and calls keep their places
+                // there.
                 Ok(outcome) => refusal_of_all(&outcome).map(|refusal| Arc::new(refusal.clone()) as Cause),
             };
             if let Some(cause) = cause {
@@ -263,23 +264,24 @@ impl Nodes {
     }
 }
 
-/// With what the node refuses everything for now, by a probe. A node that refuses only this name serves.
+/// The refusal with which the node refuses everything for now, according to a probe. A node that refuses only this name
+/// serves.
 fn refusal_of_all(outcome: &Result<Finding, RequestError>) -> Option<&Refusal> {
     let Err(RequestError::Refused(refusal)) = outcome else { return None };
     Some(refusal).filter(|refusal| refusal.kind() == RefusalKind::Passing)
 }
 
-/// One task for a node that is skipped. It ends with the clients.
+/// Probes a node that the client skips, in a task of its own. Ends with the clients.
 async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, keys: Arc<Keys>) {
     loop {
-        // Not kept during the pause: the last client may be dropped while its server is down.
+        // Not kept during the pause: the last client may go away while its server is down.
         let Some(nodes) = nodes.upgrade() else { return };
         let Some(node) = nodes.all.get(index) else { return };
         let outcome = ask_once(&node.client, &keys, Question::Probe).await;
         if matches!(outcome, Err(RequestError::Closed | RequestError::RuntimeGone)) {
             return;
         }
-        // Without an answer it took an operation time-out, as a rule.
+        // Without an answer the probe usually took an operation time-out.
         let is_silent = matches!(outcome, Err(RequestError::NotSent(_) | RequestError::Unanswered(_)));
         if !is_silent && refusal_of_all(&outcome).is_none() {
             let _before = node.silent.lock().take();
@@ -292,7 +294,7 @@ async fn ask_until_it_serves(nodes: Weak<Nodes>, index: usize, keys: Arc<Keys>) 
     }
 }
 
-/// While it lives a call waits at a node, and the nodes are watched.
+/// While this lives, a call waits at a node, and the client watches the nodes.
 pub struct Waiting<'a> {
     nodes: &'a Arc<Nodes>,
 }

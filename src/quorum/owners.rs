@@ -13,7 +13,7 @@ use crate::driver::observe::Who;
 use crate::driver::owner::Owner;
 use crate::sync::Mutex;
 
-/// A look at more owners of one lock would cost each of many calls more than it saves.
+/// How many owners of one lock to look at. A longer look would cost each of many calls more than it saves.
 const LOOKED_AT: usize = 16;
 
 /// Lock key and owner number.
@@ -24,8 +24,8 @@ pub struct OwnerTable<H> {
     entries: Mutex<BTreeMap<EntryKey, Weak<OwnerEntry<H>>>>,
 }
 
-/// An owner's turn at the server: one request at a time, so that counts cannot overtake each other (P4). A request without
-/// an answer keeps the turn until its outcome is known. Two branches of one scope meet here: the second one waits, then
+/// An owner's turn at the server: one request at a time, so that counts cannot overtake each other (P4). An unanswered
+/// request keeps the turn until its outcome is clear. Two branches of one scope meet here: the second one waits, then
 /// re-enters.
 pub type OwnersTurn = OwnedMutexGuard<()>;
 
@@ -47,12 +47,12 @@ impl<H> OwnerTable<H> {
         Self { entries: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The entry of this owner at this lock, a new one if there is none.
+    /// The entry of this owner at this lock, or a new one.
     pub fn entry(self: &Arc<Self>, keys: &Arc<Keys>, owner: Owner, client: &str) -> Arc<OwnerEntry<H>> {
         let mut entries = self.entries.lock();
         let key: EntryKey = (keys.lock.clone(), owner.number());
-        // An entry that is just being dropped cannot be upgraded. A new one takes its place, and the
-        // `Drop` of the old one lets it stay.
+        // An entry that is being dropped cannot be upgraded. A new one takes its place, and the `Drop` of the old one
+        // lets it stay.
         if let Some(entry) = entries.get(&key).and_then(Weak::upgrade) {
             return entry;
         }
@@ -69,8 +69,8 @@ impl<H> OwnerTable<H> {
         entry
     }
 
-    /// Whether no more than one owner of this client holds or wants this lock. `is_held`: who looks at a hold may keep it for long
-    /// after its end.
+    /// Whether at most one owner of this client holds or wants this lock. `is_held` excludes ended holds, which a
+    /// watcher may keep for long.
     pub fn has_one_owner(&self, lock_key: &str, is_held: impl Fn(&H) -> bool) -> bool {
         let in_use = |entry: &&Arc<OwnerEntry<H>>| entry.hold().is_none_or(|hold| is_held(&hold));
         let oldest = self.oldest_at(lock_key, LOOKED_AT);
@@ -91,12 +91,12 @@ impl<H> OwnerEntry<H> {
         self.turn.clone().lock_owned().await
     }
 
-    /// `None`: another call kept the turn for as long as this one has time.
+    /// `None`: another call kept the turn until the limit.
     pub async fn turn_in_time(&self, limit: Instant) -> Option<OwnersTurn> {
         timeout_at(limit.into(), self.turn()).await.ok()
     }
 
-    /// The call that a log line is about. `terms`: those of the call.
+    /// The call that a log line is about. `terms`: the terms of the call.
     pub fn who<'a>(&'a self, terms: &'a str) -> Who<'a> {
         Who { name: &self.keys.name, owner: &self.owner_id, terms, is_node: false }
     }
@@ -109,7 +109,7 @@ impl<H> OwnerEntry<H> {
         *self.hold.lock() = Arc::downgrade(hold);
     }
 
-    /// Whether a call of this owner waits in the queue at this moment.
+    /// Whether a call of this owner is waiting in the queue.
     pub fn is_queueing(&self) -> bool {
         self.queueing.load(Ordering::Relaxed)
     }
@@ -133,8 +133,7 @@ impl<H> Drop for OwnerEntry<H> {
     fn drop(&mut self) {
         let key = (self.keys.lock.clone(), self.owner.number());
         let mut entries = self.table.entries.lock();
-        // Another thread may have made a new entry between our last reference and this line. That one
-        // must stay.
+        // Another thread may have made a new entry between our last reference and this line. That one must stay.
         if entries.get(&key).is_some_and(|entry| entry.strong_count() == 0) {
             entries.remove(&key);
         }

@@ -3,7 +3,7 @@
 pub use std::sync::atomic;
 use std::sync::{MutexGuard, PoisonError};
 
-/// A mutex that goes on after a panic. No code of this library panics while it holds one, and no code of the user runs then;
+/// A mutex that goes on after a panic. No code of this library panics while it holds one, and no user code runs then;
 /// if it did, the data would still be whole.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
@@ -13,7 +13,7 @@ impl<T> Mutex<T> {
         Self(std::sync::Mutex::new(value))
     }
 
-    /// `None`: another thread has it.
+    /// `None`: another thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
