@@ -1,10 +1,11 @@
-//! Locks in code that is not async: threads that take turns.
+//! Locking from threads, in code that is not async.
 //!
-//! `cargo run --example blocking`, against `REDIS_URL` or redis://127.0.0.1/. A client needs a runtime, for its connection and
-//! its renewals. Here one thread of a static runtime is enough for all threads of the program; they wait by `block_on`.
+//! `cargo run --example blocking`, against `REDIS_URL` or redis://127.0.0.1/. A client needs a runtime for its
+//! connection and its renewals. Here a static runtime with one thread serves all threads of the program, which wait
+//! with `block_on`.
 //!
-//! In a thread of a runtime `block_on` panics, since it would stop the tasks there. A function that is called from async code
-//! and blocks belongs into `tokio::task::spawn_blocking`; there it can wait in the same way.
+//! `block_on` panics on a thread of a runtime, because it would stop the tasks there. If async code calls a function
+//! that blocks, run that function with `tokio::task::spawn_blocking`; it can then wait in the same way.
 //!
 //! It ends with: `800 updates by 8 threads, none was lost`
 
@@ -22,7 +23,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const THREADS: u32 = 8;
 const UPDATES: u32 = 100;
 
-/// Lives as long as the program, so renewals go on while threads do other things.
+/// Lives as long as the program, so renewals go on while the threads do other work.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("locks").enable_all().build();
     runtime.expect("a thread can be started")
@@ -32,7 +33,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 #[derive(Clone)]
 struct BlockingLock(FairLock);
 
-/// Released when it is dropped, as any guard: the drop does not wait.
+/// Releases the lock when dropped, like any guard, and does not wait for the release.
 struct BlockingGuard(LockGuard);
 
 impl BlockingLock {
@@ -64,14 +65,14 @@ fn main() -> Outcome<()> {
     let client = RUNTIME.block_on(LockClient::connect(&url))?;
     let lock = BlockingLock(client.lock("example:blocking"));
 
-    // Reads and writes are apart, so that an update between them would be lost without the lock.
+    // The read and the write are separate, so without the lock updates would be lost.
     let counter = AtomicU32::new(0);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| work(&lock, &counter))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
     })?;
 
-    // A thread cannot work and await the loss of its lock. Therefore long work checks before each of its steps.
+    // A thread cannot await the loss of its lock while it works. Long work therefore checks before each step.
     let guard = lock.lock()?;
     for _ in 0..10 {
         if !guard.is_valid() {

@@ -1,10 +1,11 @@
-//! Readers beside each other and writers alone, over two clients, with a store that checks the tokens of writers.
+//! Readers share a document and writers are alone with it, over two clients. The store checks the writers' tokens.
 //!
 //! `cargo run --example documents`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
-//! A document is two fields that belong together: a text, and how long it is. A writer changes one after the other, so a reader
-//! beside it would see two that do not fit. One writer is paused past its lease, and wakes up in the middle of its write: no lock
-//! with a lease can keep it out, and the store does, since a later writer has claimed the document.
+//! A document has two fields that belong together: a text and its length. A writer changes one after the other, so a
+//! concurrent reader would see two that do not match. One writer is paused past its lease and wakes up in the middle
+//! of its write. No lock with a lease can keep it out, but the store can, because a later writer has claimed the
+//! document.
 //!
 //! It ends with: `100 readers saw whole documents, and the writer that was late was refused`
 
@@ -16,17 +17,17 @@ use redis::aio::MultiplexedConnection;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// 0: a later writer was here.
+/// Returns 0 if a later writer has claimed the document.
 const CLAIM: &str = "if tonumber(redis.call('HGET', KEYS[1], 'token') or '0') > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1])
 return 1";
 
-/// 0: a later writer has claimed it.
+/// Returns 0 if a later writer has claimed the document.
 const SET: &str = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 return 1";
 
-/// Documents in a Redis hash each.
+/// Keeps each document in a Redis hash.
 #[derive(Clone)]
 struct Store {
     redis: MultiplexedConnection,
@@ -34,7 +35,7 @@ struct Store {
 }
 
 impl Store {
-    /// A writer claims the document with its token. A reader does not: others read at the same time, with smaller and greater ones.
+    /// A writer claims the document with its token. A reader does not: other readers have smaller and greater tokens.
     async fn claim(&mut self, token: u64) -> Outcome<bool> {
         Ok(redis::Script::new(CLAIM).key(&self.key).arg(token).invoke_async(&mut self.redis).await?)
     }
@@ -65,7 +66,7 @@ async fn main() -> Outcome<()> {
     let (ours, theirs) = (one.rw_lock(&name), two.rw_lock(&name));
 
     write(&ours, &mut store, "the first text").await?;
-    // In the order in which they come: the readers before a writer read together, those behind it see what it wrote.
+    // They run in the order in which they come. Readers before a writer read together; readers after it see its text.
     let writers = (0..10).map(|number| {
         let (lock, mut store) = (ours.clone(), store.clone());
         async move { write(&lock, &mut store, &"word ".repeat(number + 1)).await }
@@ -73,7 +74,7 @@ async fn main() -> Outcome<()> {
     let readers = (0..100).map(|_| read(&theirs, store.clone()));
     let (_, read) = futures::future::try_join(try_join_all(writers), try_join_all(readers)).await?;
 
-    // A fixed lease stands for a process that hangs: nothing renews it.
+    // A fixed lease is never renewed, like the lease of a process that hangs.
     let late = ours.with_lease(brief).write().await?;
     let claimed = store.claim(late.token()).await?;
     let half = store.set(late.token(), "text", "half of a").await?;
@@ -102,7 +103,7 @@ async fn write(lock: &FairRwLock, store: &mut Store, text: &str) -> Outcome<()> 
         return Err("a later writer was here".into());
     }
     store.set(token, "length", &text.len().to_string()).await?;
-    // A look at it afterwards, beside other readers: no other writer comes in between.
+    // Reads the text back, together with other readers. No other writer can come in between.
     let guard = guard.downgrade().await?;
     let written = store.get("text").await?;
     guard.unlock().await?;

@@ -1,5 +1,5 @@
-//! A holder that was paused past its lease goes on, and the resource refuses what it writes: each holder claims the resource with
-//! its token before it reads, and writes only where its claim still stands.
+//! A holder that was paused past its lease goes on, and the resource refuses its write. Each holder claims the
+//! resource with its token before it reads, and its write succeeds only while that claim is the last one.
 //!
 //! `cargo run --example fencing`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -14,12 +14,12 @@ use redis::aio::MultiplexedConnection;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// 0: a later holder was here.
+/// Returns 0 if a later holder has claimed the number.
 const CLAIM: &str = "if tonumber(redis.call('HGET', KEYS[1], 'token') or '0') > tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1])
 return 1";
 
-/// 0: a later holder has claimed it.
+/// Returns 0 if a later holder has claimed the number.
 const WRITE: &str = "if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'value', ARGV[2])
 return 1";
@@ -32,7 +32,7 @@ struct Number {
 }
 
 impl Number {
-    /// Before anything is read.
+    /// Must come before the first read.
     async fn claim(&mut self, token: u64) -> Outcome<bool> {
         Ok(redis::Script::new(CLAIM).key(NUMBER).arg(token).invoke_async(&mut self.redis).await?)
     }
@@ -42,7 +42,7 @@ impl Number {
         Ok(value.unwrap_or(0))
     }
 
-    /// Only where the claim of this token still stands.
+    /// Fails if a later token has claimed the number.
     async fn write(&mut self, token: u64, value: u64) -> Outcome<bool> {
         Ok(redis::Script::new(WRITE).key(NUMBER).arg(token).arg(value).invoke_async(&mut self.redis).await?)
     }
@@ -62,7 +62,7 @@ async fn main() -> Outcome<()> {
     let builder = || LockClient::builder().operation_timeout(brief).poll_interval(brief);
     let (one, two) = (builder().connect(&url).await?, builder().connect(&url).await?);
 
-    // A fixed lease stands for a process that hangs: nothing renews it.
+    // A fixed lease is never renewed, like the lease of a process that hangs.
     let paused = one.lock("example:fencing").with_lease(brief).lock().await?;
     let claimed = number.claim(paused.token()).await?;
     let read_by_a = number.read().await?;

@@ -1,4 +1,4 @@
-//! A hand-rolled SETNX lock and its five traps, each shown failing, beside fairlock doing it right.
+//! Shows five traps of a hand-rolled SETNX lock, and how fairlock avoids each of them.
 //!
 //! `cargo run --example from_setnx`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -38,7 +38,7 @@ async fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// `SETNX`, with nothing else: true if it is ours.
+/// Plain `SETNX`, without an expiry. Returns true if we got the lock.
 async fn setnx(redis: &mut MultiplexedConnection, who: &str) -> Outcome<bool> {
     Ok(redis::cmd("SETNX").arg(SETNX).arg(who).query_async(redis).await?)
 }
@@ -57,13 +57,13 @@ async fn dead_holder(redis: &mut MultiplexedConnection, client: &LockClient) -> 
     println!("1. the holder dies before it sets an expiry");
     delete(redis).await?;
     setnx(redis, "A").await?;
-    // A is dead: EXPIRE never comes.
+    // A is dead, so its EXPIRE never comes.
     let ttl: i64 = redis::cmd("PTTL").arg(SETNX).query_async(redis).await?;
     tokio::time::sleep(2 * LEASE).await;
     let stuck = !setnx(redis, "B").await?;
     println!("   SETNX:    PTTL says {ttl}; after two leases B is still locked out: {stuck}");
 
-    // To the server a dead client is a client that does not renew. A fixed lease is not renewed either.
+    // To the server, a dead client just stops renewing. A fixed lease is not renewed either.
     let dead = client.lock(NAME).with_lease(LEASE).lock().await?;
     let guard = client.lock(NAME).lock_timeout(4 * LEASE).await?;
     println!("   fairlock: the lock was taken with a lease; B gets it when the lease ends");
@@ -78,7 +78,7 @@ async fn wrong_delete(redis: &mut MultiplexedConnection, client: &LockClient) ->
     set_nx_px(redis, "A").await?;
     tokio::time::sleep(LEASE + Duration::from_millis(50)).await;
     set_nx_px(redis, "B").await?;
-    delete(redis).await?; // A, which does not know that its time is up
+    delete(redis).await?; // A does not know that its key has expired
     let stolen = set_nx_px(redis, "C").await?;
     println!("   SETNX:    A deletes B's lock, C gets in beside B: {stolen}");
 
@@ -96,7 +96,7 @@ async fn long_work(redis: &mut MultiplexedConnection, client: &LockClient) -> Ou
     println!("3. the work takes longer than the expiry");
     delete(redis).await?;
     set_nx_px(redis, "A").await?;
-    tokio::time::sleep(2 * LEASE).await; // A still works, and does not know of the expiry
+    tokio::time::sleep(2 * LEASE).await; // A still works, and does not know that its key has expired
     let both = set_nx_px(redis, "B").await?;
     println!("   SETNX:    A and B are both inside: {both}");
 
@@ -112,7 +112,7 @@ async fn overtaking(redis: &mut MultiplexedConnection, client: &LockClient) -> O
     println!("4. the last to come is served first");
     delete(redis).await?;
     set_nx_px(redis, "A").await?;
-    // B tries, is refused, and sleeps until its next try; C comes in that moment.
+    // B tries, is refused, and sleeps until its next try. C comes in the gap.
     let b_refused = !set_nx_px(redis, "B").await?;
     delete(redis).await?;
     let overtaken = b_refused && set_nx_px(redis, "C").await? && !set_nx_px(redis, "B").await?;
@@ -142,7 +142,7 @@ async fn nesting(redis: &mut MultiplexedConnection, client: &LockClient) -> Outc
 
     let lock = client.lock(NAME);
     let inner = lock.clone();
-    // All calls inside have one owner.
+    // All calls inside `with` have one owner.
     let (outer, nested) = lock
         .with(|held| async move {
             let nested = inner.lock_timeout(LEASE).await?;
@@ -153,7 +153,7 @@ async fn nesting(redis: &mut MultiplexedConnection, client: &LockClient) -> Outc
     Ok(stuck && outer == nested)
 }
 
-/// A wait that has reached the queue, at this position.
+/// Spawns a wait, and returns once the wait is at this position of the queue.
 async fn spawn_wait(
     client: &LockClient,
     position: usize,

@@ -1,12 +1,11 @@
 //! A first-come-first-served gate for the jobs of several workers.
 //!
-//! `cargo run --example job_gate --features embedded` needs nothing else: the workers are clients of
-//! a server inside this process. With `REDIS_URL` set the same happens on that server, and each worker
-//! is a process of its own.
+//! `cargo run --example job_gate --features embedded` needs no server: the workers are clients of a server inside this
+//! process. With `REDIS_URL` set, the example uses that server, and each worker is a process of its own.
 //!
-//! The gate is held while the jobs arrive, one after the other, each at the next worker. A job starts when
-//! the server shows the one before it in the queue, so the order does not depend on sleeping. Then the gate
-//! opens, and each job reports when it got in.
+//! The example holds the gate while the jobs arrive, one after the other, each at the next worker. A job starts once
+//! the server shows the one before it in the queue, so the order does not depend on sleeping. Then the gate opens, and
+//! each job reports when it got in.
 //!
 //! It ends with: `FIFO kept: 20 jobs over 4 clients`
 //! With `REDIS_URL` it ends with: `FIFO kept: 20 jobs over 4 processes`
@@ -21,7 +20,7 @@ use tokio::sync::mpsc;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The token under which a job held the gate, and its number.
+/// The token under which a job held the gate, and the number of the job.
 type Served = (u64, usize);
 
 const WORKERS: usize = 4;
@@ -69,10 +68,10 @@ async fn run() -> Outcome<bool> {
         let next = tokio::time::timeout(Duration::from_secs(30), served.recv()).await?;
         in_order.push(next.ok_or("the workers ended too soon")?);
     }
-    // The last jobs give the gate back: each has a sender for as long as it runs.
+    // Waits until the last jobs have released the gate: each keeps its sender until then.
     drop((workers, report));
     while served.recv().await.is_some() {}
-    // Sorted by token, which is the order in which the jobs held the gate. The reports may arrive in another order.
+    // Sorted by token: the order in which the jobs held the gate. The reports may arrive in another order.
     in_order.sort_unstable();
     let service: Vec<usize> = in_order.into_iter().map(|(_, job)| job).collect();
     println!("order of service: {service:?}");
@@ -93,7 +92,7 @@ async fn wait_for_queue(gate: &FairLock, length: usize) -> Outcome<()> {
     Err("a job did not reach the queue".into())
 }
 
-/// The server that keeps the lock.
+/// The server that has the lock.
 enum Backend {
     Embedded(EmbeddedServer),
     Redis(String),
@@ -129,7 +128,7 @@ impl Worker {
         let Backend::Redis(url) = backend else {
             return Ok(Self::Client { gate: backend.connect().await?.lock(gate), report });
         };
-        // This program, started again.
+        // Starts this program again.
         let mut process = Command::new(std::env::current_exe()?)
             .env(WORKER, gate)
             .env("REDIS_URL", url)
@@ -147,7 +146,7 @@ impl Worker {
             Self::Client { gate, report } => {
                 let (gate, report) = (gate.clone(), report.clone());
                 tokio::spawn(async move {
-                    // Fails only if the example has failed already.
+                    // The send fails only if the example has failed already.
                     pass(&gate, job, async |token| {
                         let _ = report.send((token, job)).await;
                     })
@@ -163,7 +162,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if let Self::Process { process, .. } = self {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -184,7 +183,7 @@ async fn pass(gate: &FairLock, job: usize, report: impl AsyncFnOnce(u64)) {
     }
 }
 
-/// Each line of a worker process is `<token> <job>`.
+/// A worker process prints `<token> <job>` for each job.
 fn listen(stdout: ChildStdout, report: &mpsc::Sender<Served>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         let served = line.split_once(' ').and_then(|(token, job)| Some((token.parse().ok()?, job.parse().ok()?)));
@@ -195,7 +194,7 @@ fn listen(stdout: ChildStdout, report: &mpsc::Sender<Served>) {
     }
 }
 
-/// The worker process: each number on stdin is a job.
+/// The worker process. It reads the number of each job from stdin.
 async fn work(gate: &str) -> Outcome<()> {
     let client = LockClient::connect(std::env::var("REDIS_URL")?).await?;
     let mut jobs = tokio::io::BufReader::new(tokio::io::stdin()).lines();

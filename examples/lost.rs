@@ -1,4 +1,4 @@
-//! Work that stops when its lock is lost: by force_unlock, and at the end of a fixed lease.
+//! Work that stops when it loses its lock, once to `force_unlock` and once at the end of a fixed lease.
 //!
 //! `cargo run --example lost`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -48,7 +48,7 @@ async fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Works without end, until the lock is lost.
+/// Works until it loses the lock.
 async fn work_until_lost(guard: &LockGuard) -> Loss {
     let mut steps = 0;
     let work = async {

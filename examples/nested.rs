@@ -1,4 +1,4 @@
-//! Nested locking: three functions that each take the same lock.
+//! Nested locking: three nested functions each take the same lock.
 //!
 //! `cargo run --example nested`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
@@ -18,7 +18,7 @@ async fn main() -> Outcome<()> {
     println!("one token through all three: {}", tokens.iter().all(|token| *token == tokens[0]));
     println!("free afterwards: {}", !account.is_locked().await?);
 
-    // Outside a scope each call is another owner, so the task cannot take its own lock again.
+    // Outside a scope each call has an owner of its own, so the task cannot take its own lock again.
     let _guard = account.lock().await?;
     let excluded = account.try_lock().await?.is_busy();
     println!("outside a scope a second call is excluded: {excluded}");

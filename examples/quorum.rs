@@ -1,8 +1,8 @@
-//! A lock over five masters, two of which are killed while many work under it.
+//! A lock on five masters. Two of them are killed while clients work.
 //!
-//! `cargo run --example quorum` starts five servers of its own (`redis-server` on the PATH, or what `REDIS_SERVER` names)
-//! and ends them. Workers of several clients take turns at a resource that checks tokens: it counts who is inside,
-//! and refuses a token that is not greater than all before it.
+//! `cargo run --example quorum` starts five servers (`redis-server` on the PATH, or the program in `REDIS_SERVER`) and
+//! ends them. Workers of several clients take turns at a resource that checks tokens. It counts who is inside, and
+//! refuses a token that is not greater than every token before it.
 //!
 //! It ends with: `quorum kept: 500 holds, 2 of 5 servers killed, 0 overlaps`
 
@@ -47,11 +47,11 @@ async fn run() -> Outcome<u32> {
         workers.spawn(work(urls.clone(), resource.clone()));
     }
     for number in 1..=KILLED {
-        // At a third and at two thirds of the work.
+        // Kills at a third and at two thirds of the work.
         while resource.holds.load(Ordering::SeqCst) < number as u32 * CLIENTS as u32 * HOLDS_OF_EACH / 3 {
             sleep(Duration::from_millis(5)).await;
         }
-        // The first one is where they queue.
+        // The first server is the one where the clients queue.
         drop(servers.remove(0));
         println!("killed a server after {} holds", resource.holds.load(Ordering::SeqCst));
     }
@@ -62,8 +62,8 @@ async fn run() -> Outcome<u32> {
 }
 
 async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Outcome<()> {
-    // Servers that are new have forgotten nothing. In production leave `strict_restart` on: a server that comes back
-    // without its data then counts only when the longest lease is over.
+    // New servers have forgotten nothing. In production leave `strict_restart` on: a server that comes back without
+    // its data then counts only when the longest lease has ended.
     let each = LockClient::builder().operation_timeout(Duration::from_secs(1));
     let client = connect(each.without_strict_restart(), &urls).await?;
     let lock = client.lock("shared");
@@ -72,7 +72,8 @@ async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Outcome<()> {
         resource.visit(guard.token()).await;
         let nodes = guard.servers();
         if let Err(error) = guard.unlock().await {
-            // A majority had it when it began, and a server of it was killed meanwhile: the others end with their leases.
+            // The hold began on a majority, and one of its servers was killed. The rest of the hold ends with its
+            // leases.
             println!("held on the servers {nodes:?}: {error}");
         }
     }
@@ -80,7 +81,7 @@ async fn work(urls: Vec<String>, resource: Arc<Resource>) -> Outcome<()> {
     Ok(())
 }
 
-/// The servers may need a moment until they listen.
+/// Retries, because the servers may need a moment until they listen.
 async fn connect(builder: fairlock::LockClientBuilder, urls: &[String]) -> Outcome<LockClient> {
     let mut tries = 0;
     loop {
@@ -93,7 +94,7 @@ async fn connect(builder: fairlock::LockClientBuilder, urls: &[String]) -> Outco
     }
 }
 
-/// What the lock protects.
+/// The resource that the lock protects.
 #[derive(Default)]
 struct Resource {
     inside: AtomicU32,
@@ -115,7 +116,7 @@ impl Resource {
     }
 }
 
-/// Ends with this value.
+/// Killed when dropped.
 struct Server {
     process: Child,
     port: u16,
@@ -140,7 +141,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,10 +1,11 @@
-//! At most three frames at a time, over several processes: a semaphore. One process is killed in the middle of a frame, and its
-//! slot comes back when its lease ends. While they work an operator closes two of the slots, and opens them again.
+//! A semaphore: at most three frames at a time, over several processes. One process is killed in the middle of a
+//! frame, and its slot comes back when its lease ends. While the others work, an operator closes two of the slots and
+//! opens them again.
 //!
 //! `cargo run --example render_farm`, against `REDIS_URL` or redis://127.0.0.1/.
 //!
-//! Each process notes the beginning and the end of a frame in a file, as one line that is added at its end. So the file has the
-//! order in which all that happened.
+//! Each process appends a line to a file at the beginning and at the end of each frame, so the file has the order of
+//! events.
 //!
 //! It ends with: `at most 3 frames at any time: 36 frames by 3 processes, and 1 by one that was killed`
 
@@ -22,7 +23,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const SLOTS: u32 = 3;
 const WORKERS: usize = 3;
 const FRAMES: usize = 12;
-/// Short, so that the slot of the killed process comes back soon.
+/// Short, so that the killed process's slot comes back soon.
 const LEASE: Duration = Duration::from_secs(1);
 
 #[tokio::main]
@@ -80,7 +81,7 @@ fn start(worker: &str, name: &str, notes: &PathBuf) -> Outcome<Child> {
     Ok(Command::new(std::env::current_exe()?).args([worker, name]).arg(notes).spawn()?)
 }
 
-/// A worker process.
+/// The worker process.
 async fn work(gate: &FairSemaphore, worker: &str, notes: &Path) -> Outcome<()> {
     for frame in 0..FRAMES {
         let permit = gate.labelled(format!("{worker}, frame {frame}")).acquire().await?;
@@ -96,12 +97,12 @@ async fn work(gate: &FairSemaphore, worker: &str, notes: &Path) -> Outcome<()> {
 }
 
 async fn render(worker: &str) {
-    // One of them hangs. Its lease is renewed all the same: only the end of the process ends it.
+    // The stuck worker hangs. The client goes on renewing its lease until the process ends.
     let time = if worker == "stuck" { Duration::from_secs(3600) } else { Duration::from_millis(40) };
     tokio::time::sleep(time).await;
 }
 
-/// One write for each line: the lines of several processes do not mix.
+/// Writes the line in one call, so that lines of several processes do not mix.
 fn note(notes: &Path, line: &str) -> Outcome<()> {
     Ok(OpenOptions::new().append(true).open(notes)?.write_all(format!("{line}\n").as_bytes())?)
 }
@@ -116,7 +117,7 @@ async fn wait_until(is_so: impl AsyncFn() -> Outcome<bool>) -> Outcome<()> {
     Err("it never came true".into())
 }
 
-/// The most frames at a time, also while one slot was open, and how many frames were finished.
+/// Returns the most frames at a time, the same while one slot was open, and the number of finished frames.
 fn judge(notes: &str) -> (usize, usize, usize) {
     let (mut rendering, mut is_narrow) = (BTreeSet::new(), false);
     let (mut most, mut most_with_one_slot, mut frames) = (0, 0, 0);

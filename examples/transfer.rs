@@ -1,8 +1,8 @@
-//! Several locks at once, without deadlock: transfers between accounts.
+//! Several locks at once without deadlock: transfers between accounts.
 //!
-//! `cargo run --example transfer`, against `REDIS_URL` or redis://127.0.0.1/. Each transfer locks both of its accounts, in
-//! the order in which it happens to name them. With two calls of `lock` a transfer from 1 to 2 and one from 2 to 1 would wait
-//! for each other; `lock_all` sorts the names.
+//! `cargo run --example transfer`, against `REDIS_URL` or redis://127.0.0.1/. Each transfer locks both accounts, in
+//! the order in which it happens to name them. With two calls of `lock`, a transfer from 1 to 2 and one from 2 to 1
+//! would wait for each other. `lock_all` sorts the names.
 //!
 //! It ends with: `300 transfers between 4 accounts, nothing was lost`
 
@@ -24,7 +24,7 @@ type Accounts = [AtomicI64; ACCOUNTS];
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    // As two machines.
+    // Two clients, as if on two machines.
     let clients = [LockClient::connect(&url).await?, LockClient::connect(&url).await?];
     let accounts: Arc<Accounts> = Arc::new(std::array::from_fn(|_| AtomicI64::new(BALANCE)));
 
@@ -39,7 +39,7 @@ async fn main() -> Outcome<()> {
         done??;
     }
 
-    // All or none: one of them is taken, so a try gets nothing, and keeps nothing.
+    // All or none: one name is taken, so the call gets nothing and keeps nothing.
     let other = clients[0].lock("example:account:1").lock().await?;
     let both = clients[1].lock_all(["example:account:2", "example:account:1"]);
     let refused = both.lock_timeout(Duration::from_millis(300)).await;
@@ -60,7 +60,7 @@ async fn main() -> Outcome<()> {
 async fn transfer(client: &LockClient, accounts: &Accounts, from: usize, to: usize) -> Outcome<()> {
     let guard = client.lock_all([from, to].map(|account| format!("example:account:{account}"))).lock().await?;
     let work = async {
-        // Reads and writes are apart: without the locks transfers at the same time would lose some of it.
+        // Reads and writes are separate, so without the locks concurrent transfers would lose money.
         let (before_from, before_to) = (accounts[from].load(Ordering::Relaxed), accounts[to].load(Ordering::Relaxed));
         tokio::task::yield_now().await;
         accounts[from].store(before_from - 1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! This library beside an older version of itself: both are clients of one private server, and take turns row by
-//! row and round by round, so that what the machine does meets both. `scripts/bench --against COMMIT` builds this
-//! program with either library, and starts it as `fairlock-against OLDER [--short]`.
+//! Compares this library with an older version of itself. Both are clients of one private server and take turns in
+//! each round of each row, so that other load on the machine hits both. `scripts/bench --against COMMIT` builds this
+//! program with each library, and starts it as `fairlock-against OLDER [--short]`.
 
-// The same relay as in the other benchmark. The rest of that file is not used here.
+// The same relay as in `benches/speed`. This program does not use the rest of that file.
 #[path = "../speed/contender.rs"]
 #[allow(dead_code)]
 mod contender;
@@ -16,7 +16,7 @@ use result::Row;
 use server::Server;
 use side::Side;
 
-/// The repository. Results are written to its `target`.
+/// The repository. Results go to its `target`.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -36,14 +36,14 @@ fn compare(older: &str, short: bool) -> Outcome<()> {
     println!("{}", result::head());
     let mut rows = Vec::new();
     for (transport, url) in [("tcp", server.tcp()), ("unix", server.unix())] {
-        // Connected for all rows, so that connecting is in no round.
+        // Connects once for all rows, so that no round includes connecting.
         let mut sides = [Side::start(older.as_ref(), &url)?, Side::start(&std::env::current_exe()?, &url)?];
         for plan in work::PLANS.iter().filter(|plan| plan.both || transport == "tcp") {
             let mut row = Row::new(plan, transport);
-            // The first round is for what happens only once, and does not count.
+            // The first round warms up, and does not count.
             sides.iter_mut().try_for_each(|side| side.measure(plan, &server).map(drop))?;
             for round in 0..if short { 2 } else { plan.rounds } {
-                // Each is the first one in every other round.
+                // The sides alternate in who is first.
                 for index in [round % 2, 1 - round % 2] {
                     row.add(index, sides[index].measure(plan, &server)?);
                 }

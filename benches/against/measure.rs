@@ -1,4 +1,4 @@
-//! What the relay needs of the other benchmark's `measure.rs`.
+//! The part of `benches/speed/measure.rs` that the relay needs.
 
 use hdrhistogram::Histogram;
 

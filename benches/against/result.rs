@@ -8,7 +8,7 @@ use crate::side::Round;
 use crate::work::Plan;
 use crate::{Outcome, ROOT};
 
-/// One value for each round: of the older library, and of this one.
+/// One value for each round: the older library's, and this one's.
 type Values = [Vec<f64>; 2];
 
 pub struct Row {
@@ -70,14 +70,14 @@ pub fn head() -> String {
     )
 }
 
-/// This library divided by the older one, round by round: the lower quartile, the median, the upper quartile.
+/// This library's value divided by the older one's, round by round: lower quartile, median, upper quartile.
 fn ratio([older, newer]: &Values) -> [f64; 3] {
     let mut ratios: Vec<f64> = newer.iter().zip(older).map(|(newer, older)| newer / older).collect();
     ratios.sort_by(f64::total_cmp);
     [1, 2, 3].map(|quarter| ratios.get(ratios.len() * quarter / 4).copied().unwrap_or(f64::NAN))
 }
 
-/// The upper one if two are in the middle, so that it is a measured value.
+/// The upper of the two middle values if their number is even, so that the result is a measured value.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_owned();
     sorted.sort_by(f64::total_cmp);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
+/// Listens on a free port and on a Unix socket, and keeps nothing on disk. Killed when dropped.
 pub struct Server {
     dir: PathBuf,
     port: u16,

@@ -1,4 +1,4 @@
-//! A process with one of the two libraries, as the process that compares them sees it.
+//! A process with one of the two libraries, from the view of the process that compares them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::server::Server;
 use crate::work::{Plan, ROLE};
 
-/// What one of the two measured, and what it cost from the beginning to the end of the round.
+/// One side's result, and the CPU time that it took from the beginning to the end of the round.
 pub struct Round {
     pub value: f64,
     pub client: f64,
@@ -31,7 +31,6 @@ impl Side {
         Ok(Self { process, stdin, stdout })
     }
 
-    /// One round.
     pub fn measure(&mut self, plan: &Plan, server: &Server) -> Outcome<Round> {
         let before = [cpu(&self.process), cpu(server.process())];
         let value = self.ask(plan.name, plan.count)?;
@@ -48,8 +47,8 @@ impl Side {
     }
 }
 
-/// The CPU time of the main thread until now, in nanoseconds. Both processes do their work in it. NaN where the kernel
-/// does not say.
+/// The CPU time of the main thread so far, in nanoseconds. Both processes do their work in it. NaN if the kernel does
+/// not report it.
 fn cpu(process: &Child) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.id())).unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! What one of the two measures, on command. It has only what older libraries have too.
+//! The measurements of one side, on command. They use only an API that older libraries have too.
 
 use std::io::{BufRead, Write};
 use std::net::TcpStream;
@@ -12,16 +12,16 @@ use crate::Outcome;
 use crate::contender::{Ours, Pace, relay};
 use crate::measure::histogram;
 
-/// The first argument of this executable when it is started as such a process.
+/// The first argument of this executable when it runs as a side.
 pub const ROLE: &str = "--side";
 
-/// A row, and how much one round of it is.
+/// A row, and the size of one of its rounds.
 pub struct Plan {
     pub name: &'static str,
     pub unit: &'static str,
     pub count: u64,
-    /// Many short rounds rather than few long ones: a machine may wake a process twice as fast for some seconds as
-    /// in the next ones.
+    /// Many short rounds rather than few long ones: a machine may wake a process twice as fast for some seconds as in
+    /// the next.
     pub rounds: usize,
     pub both: bool,
 }
@@ -43,8 +43,8 @@ pub const PLANS: [Plan; 7] = [
 
 const TASKS: u64 = 1000;
 
-/// Ends the server when this process ends. It is for the case that the process above, which would do that, was killed:
-/// then reading or printing fails here. In all other cases this process is killed, and nothing is dropped.
+/// Ends the server when this process ends. It matters only if the parent, which would end the server, was killed: then
+/// reading or printing fails here. In all other cases the parent kills this process, which drops nothing.
 struct EndOfServer<'a>(&'a str);
 
 impl Drop for EndOfServer<'_> {
@@ -62,12 +62,12 @@ impl Drop for EndOfServer<'_> {
 
 pub fn serve(url: &str) -> Outcome<()> {
     let _end = EndOfServer(url);
-    // All in one thread: on two cores this leaves one to Redis.
+    // One thread for everything, which leaves the second core to Redis.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = LockClient::connect(url).await?;
         for line in std::io::stdin().lock().lines() {
-            // Reading blocks the library as well, but between the rows no lock is held or waited for.
+            // This read blocks the library too, but between the rows it holds no lock and waits for none.
             match row(&client, &line?).await {
                 Ok(value) => println!("{value}"),
                 Err(error) => println!("{error}"),
@@ -103,7 +103,7 @@ async fn one_task(client: &LockClient, count: u64) -> Outcome<f64> {
     Ok(times.value_at_quantile(0.5) as f64 / 1e3)
 }
 
-/// Pairs a second, of tasks with a name each.
+/// Pairs a second of tasks that each have a name.
 async fn many_tasks(client: &LockClient, count: u64) -> Outcome<f64> {
     let mut tasks = JoinSet::new();
     let begun = Instant::now();
@@ -122,7 +122,7 @@ async fn many_tasks(client: &LockClient, count: u64) -> Outcome<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The median of a hand-off that happens alone, in microseconds.
+/// The median in microseconds of a hand-off while nothing else happens.
 async fn hand_off(client: &LockClient, waiters: u64, count: u64) -> Outcome<f64> {
     let relay = relay(&Ours(client.lock("hand-off")), waiters, count, Pace::Alone).await?;
     Ok(relay.latency.value_at_quantile(0.5) as f64 / 1e3)

@@ -1,4 +1,4 @@
-//! Processes under callgrind that write their cost since the last dump when they enter a certain function.
+//! Processes under callgrind, which dump their cost since the last dump when they enter a certain function.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ pub fn is_there() -> bool {
     Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Starts a program that dumps before each call of `function`, to `out` with a number.
+/// Starts a program that writes a dump before each call of `function`, to `out` with a number.
 pub fn command(function: &str, out: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command.arg("--tool=callgrind").arg(format!("--dump-before={function}"));
@@ -28,7 +28,7 @@ impl Dumps {
         Self { out, read: 0 }
     }
 
-    /// The instructions in the next dump, which the process has already written.
+    /// The instructions in the next dump, which the process must already have written.
     pub fn next(&mut self) -> Outcome<f64> {
         self.read += 1;
         let path = format!("{}.{}", self.out.display(), self.read);

@@ -1,4 +1,4 @@
-//! The client process under callgrind, as the process that measures it sees it.
+//! The client process under callgrind, from the view of the process that measures it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -29,23 +29,23 @@ impl Child {
         Ok(child)
     }
 
-    /// Does what comes before a phase.
+    /// Prepares a phase.
     pub fn prepare(&mut self, name: &str, count: u32) -> Outcome<()> {
         self.say(&format!("{name} {count}"))?;
         self.expect("ready")
     }
 
-    /// The phase. Returns how many allocations it had.
+    /// Runs the phase, and returns its allocations.
     pub fn work(&mut self) -> Outcome<f64> {
         self.say("go")?;
         Ok(self.hear()?.parse()?)
     }
 
-    /// Clears up. Returns the instructions of the phase.
+    /// Clears up, and returns the instructions of the phase.
     pub fn end(&mut self) -> Outcome<f64> {
         self.say("end")?;
         self.expect("over")?;
-        // First what came before the phase.
+        // The first dump has the preparation.
         self.dumps.next()?;
         self.dumps.next()
     }

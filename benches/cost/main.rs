@@ -1,21 +1,21 @@
-//! What a call costs Redis and its client, in instructions that callgrind counts. They are the same on a busy
-//! machine, so that a change of cost shows where times are noise.
+//! The cost of a call for Redis and for its client, in instructions that callgrind counts. A busy machine does not
+//! change them, so a change of cost shows even when times are noise.
 //!
-//! `scripts/cost`, with `--short` (fewer calls), `--against COMMIT` (compares with an older library). `--shapes`: the
-//! longest call of single scripts in queues of all shapes (`shapes/`), in place of what follows. `--shared`: single calls of the
-//! scripts for semaphores and read-write locks beside those of a lock (`shared.rs`), in place of it too.
+//! `scripts/cost`, with `--short` (fewer calls) or `--against COMMIT` (compares with an older library). `--shapes`
+//! measures the longest call of single scripts in queues of all shapes instead (`shapes/`). `--shared` measures single
+//! calls of the scripts for semaphores and read-write locks instead, next to the calls for a lock (`shared.rs`).
 //!
-//! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client
-//! process has several `LockClient`s in one thread and works in phases; callgrind writes a dump at the beginning
-//! and at the end of each, on both sides. So connecting, loading the scripts and all preparation count nowhere.
-//! One call is under way at a time: each waits for the answer of the one before it. The server's own work in each
-//! second is measured first and taken off. `work.rs` has the content of each row.
+//! One run has one `redis-server` and one client process, both under callgrind, on a Unix socket. The client process
+//! has several `LockClient`s in one thread and works in phases. On both sides callgrind writes a dump at the beginning
+//! and at the end of each phase, so connecting, loading the scripts and all preparation do not count. Each call waits
+//! for the reply to the one before it. The program first measures the server's own work in each second, and subtracts
+//! it. `work.rs` describes the rows.
 
 mod allocations;
 mod callgrind;
 mod child;
 mod row;
-// The scripts as the library sends them.
+// The scripts, assembled as the library sends them.
 #[path = "../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
@@ -30,7 +30,7 @@ use child::Child;
 use row::{Row, Sample};
 use server::{Rest, Server};
 
-/// The repository. Results are written to its `target`.
+/// The repository. Results go to its `target`.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -38,9 +38,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 /// A row to measure.
 struct Plan {
     name: &'static str,
-    /// How many calls, or rounds of polls, a phase has.
+    /// The calls, or rounds of polls, in a phase.
     count: u32,
-    /// How many phases are measured, and in a short run.
+    /// The number of phases to measure, in a full and in a short run.
     rounds: [u32; 2],
     polls: bool,
 }
@@ -54,8 +54,8 @@ impl Plan {
         Self { name, count, rounds, polls: true }
     }
 
-    /// The number by which the cost of a phase is divided. Polls come by the clock, so that a phase may have one more
-    /// or one less than planned: the number of scripts that ran counts.
+    /// The number by which to divide the cost of a phase. Polls come by the clock, so a phase may have one more or one
+    /// less than planned: the number of scripts that ran decides.
     fn done(&self, scripts: f64) -> f64 {
         let planned = f64::from(self.count);
         if self.polls { scripts / (scripts / planned).round().max(1.0) } else { planned }
@@ -67,9 +67,9 @@ const PLANS: [Plan; 6] = [
     Plan::calls("queue", 60, [7, 3]),
     Plan::calls("hand_over", 30, [9, 3]),
     Plan::calls("turn", 60, [7, 3]),
-    // Many in a short time: the server also does things by the clock.
+    // Many polls in a short time, because the server also does background work by the clock.
     Plan::polls("poll", 40, [3, 3]),
-    // The last one: its waiters are there until the processes end.
+    // Must be the last row: its waiters stay until the processes end.
     Plan::polls("poll_1000", 5, [1, 1]),
 ];
 
@@ -89,7 +89,7 @@ fn main() -> Outcome<()> {
             "--short" => short = true,
             "--shapes" => shapes = true,
             "--shared" => shared = true,
-            // scripts/cost makes it of a commit.
+            // scripts/cost writes this file for a commit.
             "--before" => {
                 before = Some(row::read(&std::fs::read_to_string(words.next().ok_or("a file is missing")?)?)?)
             }
@@ -129,7 +129,7 @@ fn write(rows: &[Row]) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// The two processes that are measured. The child ends first, so that it does not try to reconnect.
+/// The two measured processes. The child ends first, so that it does not try to reconnect.
 struct Both {
     child: Child,
     server: Server,
@@ -144,7 +144,7 @@ impl Both {
         Ok(Self { child, server, rest })
     }
 
-    /// The median of some rounds, after one for what happens only once.
+    /// The median of some rounds, after a warm-up round.
     fn row(&mut self, plan: &Plan, short: bool) -> Outcome<Row> {
         let [rounds, short_rounds] = plan.rounds;
         let rounds = if short { short_rounds } else { rounds };

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use crate::Outcome;
 
-/// What one round measured, for one call.
+/// The measurements of one round, for one call.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     pub server_ir: f64,
     pub client_ir: f64,
     pub client_allocations: f64,
-    /// How many scripts the server ran. A number that is not expected shows that something else was under way.
+    /// How many scripts the server ran. An unexpected number shows that something else was under way.
     pub calls: f64,
 }
 
@@ -23,13 +23,13 @@ pub struct Row {
     pub server_ir: Option<f64>,
     pub client_ir: Option<f64>,
     pub client_allocations: Option<f64>,
-    /// Only in the table.
+    /// Shown only in the table.
     pub calls: Option<f64>,
 }
 
 impl Row {
-    /// The median of the samples in which the server ran the fewest scripts: on a busy machine a hold may last until
-    /// its renewal, and then its round has a script more.
+    /// The median of the samples in which the server ran the fewest scripts. On a busy machine a hold may last until
+    /// its renewal, which adds a script to its round.
     pub fn median(name: &str, mut samples: Vec<Sample>) -> Self {
         let fewest = samples.iter().map(|sample| sample.calls).fold(f64::INFINITY, f64::min);
         samples.retain(|sample| sample.calls == fewest);
@@ -48,7 +48,7 @@ impl Row {
             "name": self.name,
             "server_ir": self.server_ir.map(f64::round),
             "client_ir": self.client_ir.map(f64::round),
-            // With tenths: buffers that grow make it no whole number.
+            // With tenths: because buffers grow, this is not a whole number.
             "client_allocations": self.client_allocations.map(|count| (count * 10.0).round() / 10.0),
         })
     }
@@ -67,7 +67,7 @@ impl Row {
     }
 }
 
-/// The upper one if two are in the middle.
+/// The upper of the two middle values if their number is even.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -77,7 +77,7 @@ pub fn json(rows: &[Row]) -> Outcome<String> {
     Ok(serde_json::to_string_pretty(&rows.iter().map(Row::json).collect::<Vec<_>>())?)
 }
 
-/// The rows in what `json` wrote.
+/// Reads the rows from the output of `json`.
 pub fn read(text: &str) -> Outcome<Vec<Row>> {
     let rows: Vec<Value> = serde_json::from_str(text)?;
     let row = |value: &Value| {

@@ -10,13 +10,13 @@ use redis::{Client, Cmd, Connection, FromRedisValue, Pipeline, cmd};
 use crate::Outcome;
 use crate::callgrind::{self, Dumps};
 
-/// The function in the server that runs the command ECHO, which no other client sends. Redis exports its functions, so
-/// callgrind knows it in a stripped server too.
+/// The function that runs ECHO in the server. No other client sends this command. Redis exports its functions, so
+/// callgrind finds it even in a stripped server.
 const MARK: &str = "echoCommand";
 
 const START: Duration = Duration::from_secs(30);
 
-/// Numbers the servers of this process, so that each has a folder of its own.
+/// Numbers the servers of this process, so that each has its own folder.
 static SERVERS: AtomicU64 = AtomicU64::new(0);
 
 /// Killed when dropped.
@@ -34,7 +34,7 @@ pub struct Begun {
     calls: f64,
 }
 
-/// What the server did in a phase.
+/// The server's work in a phase.
 pub struct Phase {
     pub ir: f64,
     pub calls: f64,
@@ -69,7 +69,7 @@ impl Server {
             command.arg(&binary);
         }
         command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
-        // With as little background work as possible.
+        // Keeps background work low.
         command.args(["--hz", "1", "--dynamic-hz", "no", "--maxmemory-policy", "noeviction"]);
         command.arg("--unixsocket").arg(dir.join("socket")).arg("--dir").arg(&dir);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
@@ -92,8 +92,8 @@ impl Server {
     }
 
     pub fn begin(&mut self) -> Outcome<Begun> {
-        // In one transaction, so that nothing comes between the number and the dump. What the second command
-        // costs is part of the phase, and of `Rest`.
+        // One transaction, so that nothing comes between the number and the dump. The cost of the second command is
+        // part of the phase, and of `Rest`.
         let (info, _): (String, String) = self.run(redis::pipe().cmd("INFO").arg("commandstats").cmd("ECHO").arg(0))?;
         self.dump()?;
         Ok(Begun { at: Instant::now(), calls: calls(&info) })
@@ -113,7 +113,7 @@ impl Server {
         connect(&self.url())
     }
 
-    /// What one call costs: in instructions with what the marks around it cost, or in the server's own time, in µs.
+    /// The cost of one call: in instructions, including the marks around it, or in the server's own time in µs.
     pub fn cost(&mut self, call: &Cmd) -> Outcome<(redis::Value, f64)> {
         if self.dumps.is_none() {
             let before = self.script_time()?;
@@ -137,14 +137,14 @@ impl Server {
         Ok(usec(&info))
     }
 
-    /// Two phases in which nothing is asked: one without time, one of three seconds.
+    /// Measures two phases without requests: one without time, one of three seconds.
     pub fn measure_rest(&mut self) -> Outcome<Rest> {
         let mut empty = |time: Duration| {
             let begun = self.begin()?;
             std::thread::sleep(time);
             self.end(begun, &Rest::default()).map(|phase| phase.ir)
         };
-        // The first marks are dearer.
+        // The first marks cost more.
         empty(Duration::ZERO)?;
         let once = empty(Duration::ZERO)?;
         let seconds = 3;
@@ -187,7 +187,7 @@ fn connect(url: &str) -> Outcome<Connection> {
     }
 }
 
-/// The time of the scripts that were run by their hashes.
+/// The time of the scripts that clients ran by their hashes.
 fn usec(info: &str) -> f64 {
     let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
     let words = line.and_then(|line| line.split(',').find_map(|word| word.strip_prefix("usec=")));

@@ -1,5 +1,5 @@
-//! What single calls of the scripts for shared names cost, beside those of a lock: in instructions, and in the server's own time.
-//! The median of some rounds, on a name of its own for each.
+//! The cost of single calls of the scripts for shared names, next to the calls for a lock: in instructions, and in the
+//! server's own time. Each is the median of some rounds, and each round has a new name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,11 +22,11 @@ const SCRIPTS: [(&str, &str, bool); 6] = [
 const SETTINGS: &str = "3600000 65536 86400000 fairlock:wake:";
 const LEASE: &str = "3600000";
 const NEVER: &str = "9999999999999999";
-/// As long as the ids of clients are. All calls are theirs, and all of them can be reached.
+/// As long as real client ids. All calls are theirs, and all of them are reachable.
 const CLIENTS: [&str; 2] = ["c0000000000000000000000000000000", "d0000000000000000000000000000000"];
 const ROUNDS: usize = 9;
 
-/// A row: its name, and what is done on a new name. The cost of what is measured is returned.
+/// A row: its name, and a function that prepares a new name and returns the cost of the measured calls.
 type Row = (&'static str, fn(&mut Name<'_>) -> Outcome<f64>);
 
 const ROWS: [Row; 15] = [
@@ -96,7 +96,7 @@ fn rows(server: Server, rounds: usize) -> Outcome<Vec<f64>> {
             at.begin()?;
             costs.push(row.1(at)?);
         }
-        // Without the first one.
+        // The first round is a warm-up.
         let costs = &mut costs[1..];
         costs.sort_by(f64::total_cmp);
         Ok(costs[costs.len() / 2])
@@ -104,12 +104,12 @@ fn rows(server: Server, rounds: usize) -> Outcome<Vec<f64>> {
     ROWS.iter().map(|row| median(row, &mut at)).collect()
 }
 
-/// A name without keys.
+/// A name, which `begin` empties.
 struct Name<'a> {
     server: Server,
     redis: Connection,
     hashes: HashMap<&'a str, String>,
-    /// The last owner releases.
+    /// The number of the last owner.
     number: usize,
     key: String,
 }
@@ -118,7 +118,7 @@ impl Name<'_> {
     fn begin(&mut self) -> Outcome<()> {
         cmd("FLUSHALL").exec(&mut self.redis)?;
         (self.key, self.number) = ("fairlock:{n:orders}".into(), 0);
-        // As on a name that was used a moment ago.
+        // As for a recently used name.
         let (s, us): (u64, u64) = cmd("TIME").query(&mut self.redis)?;
         cmd("SET")
             .arg(format!("{}:token", self.key))
@@ -191,7 +191,7 @@ impl Name<'_> {
     fn ended(&mut self, count: usize) -> Outcome<f64> {
         let share = format!("1,{count}");
         self.take_many(&share, count)?;
-        // As if the time of all of them had passed.
+        // As if all their leases had ended.
         let fields: Vec<String> = cmd("HGETALL").arg(&self.key).query(&mut self.redis)?;
         for pair in fields.chunks(2) {
             let mut words: Vec<_> = pair[1].split(' ').collect();

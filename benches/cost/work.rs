@@ -1,4 +1,5 @@
-//! The client process: what is measured. It has only the public API, so that it measures other versions too.
+//! The client process, which does the measured work. It uses only the public API, so that it can measure other
+//! versions too.
 //!
 //! | row | one of it is |
 //! |---|---|
@@ -9,11 +10,11 @@
 //! | `poll` | one round of polls of a client that has one waiter |
 //! | `poll_1000` | one round of polls of a client that has 1000 waiters of one name |
 //!
-//! In `queue` one to six wait for a name, in `hand_over` one to thirty, in `turn` one or two. So `queue` and
+//! In `queue` one to six waiters wait for a name, in `hand_over` one to thirty, in `turn` one or two. So `queue` and
 //! `hand_over` together are about a turn.
 //!
-//! The instructions of the client are those of all `LockClient`s of the row. `queue`, `hand_over` and `turn` have two
-//! or three. Those of `queue` and `turn` include the task in which the waiter waits.
+//! The instructions of the client include all `LockClient`s of the row. `queue`, `hand_over` and `turn` have two or
+//! three. In `queue` and `turn` they also include the task of the waiter.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -30,22 +31,22 @@ use tokio::task::JoinHandle;
 
 use crate::{Outcome, allocations};
 
-/// The first argument of this executable when it is started as such a process.
+/// The first argument of this executable when it runs as the client.
 pub const ROLE: &str = "--client";
 
 /// A part of the name of the function before which callgrind dumps.
 pub const MARK: &str = "mark_for_callgrind";
 
-/// Longer than a phase, so that nothing is renewed, polled for or given up in it.
+/// Longer than a phase, so that the client renews nothing, polls for nothing and gives up nothing in it.
 const LONG: Duration = Duration::from_secs(1200);
 /// Under callgrind a request takes a hundred times as long.
 const OPERATION: Duration = Duration::from_secs(60);
 const ROW: Duration = Duration::from_secs(100);
-/// Waiters of a queue that are measured.
+/// Waiters that a row adds to each queue and measures.
 const MORE: u32 = 5;
 
-/// Ends the server when this process ends. It is for the case that the process above, which would do that, was killed:
-/// then reading or printing fails here. In all other cases this process is killed, and nothing is dropped.
+/// Ends the server when this process ends. It matters only if the parent, which would end the server, was killed: then
+/// reading or printing fails here. In all other cases the parent kills this process, which drops nothing.
 struct EndOfServer<'a>(&'a str);
 
 impl Drop for EndOfServer<'_> {
@@ -55,7 +56,7 @@ impl Drop for EndOfServer<'_> {
     }
 }
 
-/// As a service sets them up, before it connects.
+/// Sets up metrics and logs before connecting, as a service does.
 #[cfg(feature = "observed")]
 fn observe() -> Outcome<()> {
     use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -95,7 +96,7 @@ pub fn serve(url: &str) -> Outcome<()> {
     outcome
 }
 
-/// Blocks the whole process: no task of the library runs between the phases.
+/// Blocks the whole process, so no task of the library runs between the phases.
 fn read_line() -> Outcome<Option<String>> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line)?;
@@ -109,7 +110,7 @@ fn mark_for_callgrind(number: u64) -> u64 {
 
 struct Work {
     url: String,
-    /// For the roles in a row: each has a connection of its own.
+    /// One for each role in a row, so that each role has its own connection.
     clients: [LockClient; 3],
     queued: Arc<Notify>,
 }
@@ -160,7 +161,7 @@ impl Work {
         end(queues).await
     }
 
-    /// With one name: the guard that the last one leaves in each queue would be renewed after 50 ms.
+    /// Uses one name: with several, the client would renew the last guard of each queue after 50 ms.
     async fn hand_over(&self, count: u32) -> Outcome<()> {
         let mut queue = Queue::new(self.clients[0].lock("hand_over")).await?;
         self.line_up(&mut queue, count + 1).await;
@@ -174,7 +175,7 @@ impl Work {
         end(vec![queue]).await
     }
 
-    /// One of three clients holds and two wait, at the beginning of each turn.
+    /// At the beginning of each turn, one of three clients holds and two wait.
     async fn turn(&self, count: u32) -> Outcome<()> {
         let mut queue = Queue::new(self.clients[0].lock("turn")).await?;
         self.line_up(&mut queue, 2).await;
@@ -190,7 +191,7 @@ impl Work {
         end(vec![queue]).await
     }
 
-    /// `rounds` of polls: a phase begins and ends in the middle between two of them.
+    /// Waits for `rounds` of polls. A phase begins and ends in the middle between two rounds.
     async fn poll(&self, waiters: u32, interval: Duration, rounds: u32) -> Outcome<()> {
         let mut queue = Queue::new(self.clients[0].lock(format!("poll:{waiters}"))).await?;
         let client = connect(&self.url, interval).await?;
@@ -209,15 +210,15 @@ impl Work {
         if waiters == 1 {
             end(vec![queue]).await?;
         } else {
-            // One by one takes too long, and this is the last row.
+            // Ending the waiters one by one takes too long, and this is the last row.
             std::mem::forget(queue);
         }
         client.close().await?;
         Ok(())
     }
 
-    /// Queues of locks that are held, with one waiter each, so that no measured call finds an empty queue. Many short
-    /// ones, because most are.
+    /// Queues of held locks, with one waiter each, so that no measured call finds an empty queue. They are short,
+    /// because most real queues are.
     async fn queues(&self, name: &str, count: u32) -> Outcome<Vec<Queue>> {
         let mut queues = Vec::new();
         for number in 0..count / MORE {
@@ -228,27 +229,27 @@ impl Work {
         Ok(queues)
     }
 
-    /// Adds `count` waiters, each of another client than the one before it.
+    /// Adds `count` waiters, each from another client than the one before it.
     async fn line_up(&self, queue: &mut Queue, count: u32) {
         for _ in 0..count {
             self.wait(queue, &self.clients[1 + queue.waiting.len() % 2]).await;
         }
     }
 
-    /// Adds a waiter. Returns when the server has answered that it is in the queue.
+    /// Adds a waiter. Returns once the server has replied that it is in the queue.
     async fn wait(&self, queue: &mut Queue, client: &LockClient) {
         let lock = client.lock(&queue.name);
         queue.waiting.push_back(tokio::spawn(lock_and_tell(lock, self.queued.clone())));
         self.queued.notified().await;
-        // Its answer comes before this one.
+        // The reply to the acquire comes before this one.
         let _ = client.ping().await;
     }
 }
 
-/// A lock that is held, and its waiters.
+/// A held lock, and its waiters.
 struct Queue {
     name: String,
-    /// `None` only while it is handed over.
+    /// `None` only during a hand-over.
     guard: Option<LockGuard>,
     waiting: VecDeque<JoinHandle<Result<LockGuard, LockError>>>,
 }
@@ -267,7 +268,7 @@ impl Queue {
     }
 }
 
-/// Hands each lock over until its queue is empty, and releases it.
+/// Hands each lock over until its queue is empty, then releases it.
 async fn end(queues: Vec<Queue>) -> Outcome<()> {
     for mut queue in queues {
         while !queue.waiting.is_empty() {
@@ -278,7 +279,8 @@ async fn end(queues: Vec<Queue>) -> Outcome<()> {
     Ok(())
 }
 
-/// The call goes on for a second time when its answer is there. If that is the place in the queue, it waits again.
+/// The second poll of the call means that the reply has come. If the reply is a place in the queue, the call waits
+/// again.
 async fn lock_and_tell(lock: FairLock, queued: Arc<Notify>) -> Result<LockGuard, LockError> {
     let mut call = pin!(lock.lock());
     let mut polls = 0;
@@ -293,7 +295,7 @@ async fn lock_and_tell(lock: FairLock, queued: Arc<Notify>) -> Result<LockGuard,
     .await
 }
 
-/// Does the work between two dumps, when the parent sends a line.
+/// When the parent sends a line, does the work between two dumps.
 async fn phase<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     println!("ready");
     read_line()?;

@@ -1,5 +1,5 @@
-//! What fairlock is compared with: the floor (PING, PUBLISH), a hand-written SETNX lock, and a fair queue
-//! whose unlock wakes the first waiter, which then asks again.
+//! The contenders that rows compare with fairlock: the floor (PING, PUBLISH), a hand-written SETNX lock, and a fair
+//! queue whose unlock wakes the first waiter, which then asks again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::contender::Contender;
 /// The same as fairlock's default.
 const LEASE_MS: u64 = 30_000;
 
-/// The floor of a hand-off: a script that publishes to a task of the client that runs it.
+/// The floor of a hand-off: a script that publishes to another task of the same client.
 pub struct Publish {
     redis: MultiplexedConnection,
     script: redis::Script,
@@ -27,7 +27,7 @@ pub struct Publish {
 #[derive(Default)]
 struct Received {
     message: Notify,
-    /// When the task had the message.
+    /// When the task got the message.
     at: Mutex<Option<Instant>>,
     done: Notify,
 }
@@ -91,7 +91,7 @@ impl Setnx {
         Ok(Self { redis, release: Arc::new(release), next: Arc::new(AtomicU64::new(first)) })
     }
 
-    /// The secret that releases it; `None` if it is held.
+    /// Returns the secret that releases the lock, or `None` if the lock is taken.
     pub async fn try_lock(&self, name: &str) -> Outcome<Option<u64>> {
         let secret = self.next.fetch_add(1, Ordering::Relaxed);
         let set = redis::cmd("SET").arg(name).arg(secret).arg("NX").arg("PX").arg(LEASE_MS).to_owned();
@@ -105,7 +105,7 @@ impl Setnx {
     }
 }
 
-/// SETNX in a loop, which is how such a lock waits.
+/// SETNX in a loop, the usual way to wait for such a lock.
 #[derive(Clone)]
 pub struct SetnxLoop(pub Setnx);
 
@@ -134,7 +134,8 @@ impl Contender for SetnxLoop {
     }
 }
 
-/// KEYS lock, queue, deadlines; ARGV waiter, lease ms, waiter ms. 1: it is yours; 0: you are in the queue.
+/// KEYS lock, queue, deadlines; ARGV waiter, lease ms, waiter ms. Returns 1 if the lock is yours, 0 if you are in the
+/// queue.
 const RETRY_ACQUIRE: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -166,7 +167,7 @@ return 1
 
 const RETRY_CHANNEL: &str = "retry:wake";
 const RETRY_KEYS: [&str; 3] = ["retry:lock", "retry:queue", "retry:deadlines"];
-/// How long a waiter waits for a message before it asks again: the same as fairlock's poll interval.
+/// How long a waiter waits for a message before it asks again: fairlock's poll interval.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const RETRY_WAITER_MS: u64 = 6_000;
 

@@ -1,5 +1,5 @@
-//! Child processes that read commands as lines and answer each with a line. They are clients of fairlock, whose CPU
-//! time and memory can be measured alone and which can be stopped and killed, and the peers.
+//! Child processes that read commands as lines and answer each with a line. They are the peers, and clients of
+//! fairlock whose CPU time and memory a row measures alone, or which a row stops or kills.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 use crate::Outcome;
 use crate::measure::own_cpu;
 
-/// The first argument of this executable when it is started as such a process.
+/// The first argument of this executable when it runs as a child.
 pub const ROLE: &str = "--child";
 
 /// A child process. Killed when dropped, even if it is stopped.
@@ -63,7 +63,7 @@ impl Child {
         Ok(kill(Pid::from_raw(i32::try_from(id)?), Signal::SIGSTOP)?)
     }
 
-    /// Kills it: its connections are closed, and nothing is released.
+    /// Kills the process: its connections close, and it releases nothing.
     pub async fn end(mut self) -> Outcome<()> {
         self.process.start_kill()?;
         self.process.wait().await?;
@@ -124,7 +124,7 @@ impl Settings {
     }
 }
 
-/// The main function of such a process. `words` are the URL and the settings.
+/// The main function of a child. `words` are the URL and the settings.
 pub async fn serve(words: &[String]) -> Outcome<()> {
     let url = words.first().ok_or("a URL is missing")?;
     let client = Settings::read(&words[1..])?.connect(url).await?;
@@ -142,7 +142,7 @@ struct Work {
     client: LockClient,
     guards: Vec<LockGuard>,
     over: Arc<AtomicBool>,
-    /// How many holds the tasks of `cycle` had.
+    /// The number of holds that the tasks of `cycle` had.
     rounds: Arc<AtomicU64>,
 }
 
@@ -166,8 +166,8 @@ impl Work {
         Ok("ok".to_owned())
     }
 
-    /// Takes `count` locks, each with its own name. Few requests at a time, so that their buffers do not count as
-    /// memory.
+    /// Takes `count` locks, each with its own name. It sends few requests at a time, so that their buffers do not
+    /// count as memory.
     async fn hold(&mut self, count: usize) -> Outcome<()> {
         self.guards.reserve_exact(count);
         let begin = self.guards.len();
@@ -232,10 +232,10 @@ async fn pause_sometimes(lock: &FairLock, number: usize) -> Outcome<()> {
 async fn cycle(lock: FairLock, hold: Duration, over: Arc<AtomicBool>, rounds: Arc<AtomicU64>) {
     while !over.load(Ordering::Relaxed) {
         let Ok(guard) = lock.lock().await else { continue };
-        // If locks are held for a time, some of them are held past their first renewal.
+        // If holds take time, some of them outlast their first renewal.
         let past_renewal = rounds.fetch_add(1, Ordering::Relaxed).is_multiple_of(16) && !hold.is_zero();
         tokio::time::sleep(if past_renewal { Duration::from_millis(60) } else { hold }).await;
-        // May be lost: the row also calls force_unlock.
+        // The hold may be lost: the row also calls force_unlock.
         let _ = guard.unlock().await;
     }
 }

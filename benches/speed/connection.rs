@@ -1,4 +1,4 @@
-//! A plain connection to the server: for what fairlock is compared with, and to look at the server.
+//! A plain connection to the server, for the baselines and for looking at the server.
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, Value};
@@ -7,7 +7,7 @@ use crate::Outcome;
 
 type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
 
-/// What a connection does with a message on its channel.
+/// The reaction of a connection to a message on its channel.
 pub struct MessageHandler(Option<OnMessage>);
 
 impl MessageHandler {

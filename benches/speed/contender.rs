@@ -1,5 +1,4 @@
-//! A lock of any kind that many tasks use, and the two ways to measure it: handing it on in a relay, and competing
-//! for it.
+//! A lock of any kind that many tasks use, and two ways to measure it: hand it on in a relay, or compete for it.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,8 +77,8 @@ pub async fn wait_for_queue(contender: &impl Contender, waiters: u64) -> Outcome
 /// How the lock is handed from one waiter to the next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// The holder waits for round trips first, so that the holder before it is queued again and nothing else is in
-    /// flight: each hand-off happens alone. For latencies.
+    /// The holder first waits for some round trips, until the holder before it is queued again and nothing else is in
+    /// flight. So each hand-off happens alone. For latencies.
     Alone,
     /// As fast as possible. For hand-offs a second.
     Flat,
@@ -94,7 +93,7 @@ pub struct Relay {
 
 struct Progress {
     pace: Pace,
-    /// Hand-offs that are left. A task that finds none returns.
+    /// The hand-offs that remain. A task that finds none returns.
     left: AtomicU64,
     released: Mutex<Option<Instant>>,
     latency: Mutex<Histogram<u64>>,
@@ -110,7 +109,7 @@ pub async fn relay<C: Contender>(contender: &C, waiters: u64, count: u64, pace: 
         latency: Mutex::new(histogram()?),
         finished: Mutex::default(),
     });
-    // Held until all tasks are queued.
+    // Held until all tasks are in the queue.
     let first = contender.lock().await?;
     let mut tasks = JoinSet::new();
     for number in 1..=waiters {
@@ -141,8 +140,8 @@ async fn run<C: Contender>(contender: C, progress: Arc<Progress>) -> Outcome<()>
             return contender.unlock(guard).await;
         }
         if progress.pace == Pace::Alone {
-            // Two round trips, until the holder before this one is queued again: it first gets the reply to its
-            // release, and then sends its request.
+            // Two round trips, until the holder before this one is queued again: it gets the reply to its release, and
+            // then sends its request.
             contender.pace().await?;
             contender.pace().await?;
         }
@@ -152,7 +151,7 @@ async fn run<C: Contender>(contender: C, progress: Arc<Progress>) -> Outcome<()>
 }
 
 impl Progress {
-    /// Counts a hand-off. Only the holder calls this. Returns whether there are more to do.
+    /// Counts a hand-off. Only the holder calls this. Returns true if more remain.
     fn count(&self, got: Instant) -> Outcome<bool> {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -177,7 +176,7 @@ pub struct Shares {
     pub longest_wait: Duration,
 }
 
-/// `tasks` tasks take the lock as often as they can, each time for `hold`, until the time is up.
+/// `tasks` tasks take the lock as often as they can until the time is up, each time for `hold`.
 pub async fn compete<C: Contender>(contender: &C, tasks: usize, hold: Duration, time: Duration) -> Outcome<Shares> {
     let over = Arc::new(AtomicBool::new(false));
     let competing = (0..tasks).map(|_| compete_alone(contender.clone(), hold, over.clone()));
@@ -197,7 +196,7 @@ async fn compete_alone<C: Contender>(contender: C, hold: Duration, over: Arc<Ato
     while !over.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let guard = contender.lock().await?;
-        // A wait that ends after the time is up is not counted as a hold, but it is a wait.
+        // A wait that ends after the time is up does not count as a hold, but it counts as a wait.
         longest = longest.max(asked.elapsed());
         count += u64::from(!over.load(Ordering::Relaxed));
         tokio::time::sleep(hold).await;

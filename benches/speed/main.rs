@@ -1,5 +1,5 @@
-//! Benchmarks of fairlock, compared with a floor, with other ways to build a lock, and with other crates: one run
-//! on a private server, with alternating rounds. docs/performance.md shows a selection of the rows.
+//! Benchmarks of fairlock next to a floor, other ways to build a lock, and other crates. One run has one private
+//! server and alternates its rounds. docs/performance.md shows a selection of the rows.
 //!
 //! `scripts/bench`, with `--short` (only checks that everything runs), `--only NAME` (rows whose name contains
 //! it), `--long` (ten minutes of churn), `--threads N` (of the client; else 1).
@@ -15,7 +15,7 @@ mod proxy;
 mod racing;
 mod report;
 mod rows;
-// The scripts as the library sends them, so that they can be recognized in the server's log.
+// The scripts as the library sends them, to recognize them in the server's log.
 #[path = "../../src/store/script.rs"]
 #[allow(dead_code)]
 mod script;
@@ -31,7 +31,7 @@ use stall::Stalls;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The repository. Results are written to its `target`, and the table and the plots to its `docs`.
+/// The repository. Results go to its `target`, and the table and the plots to its `docs`.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -62,7 +62,7 @@ const OPTIONS: &str = "--short, --long, --only NAME and --threads N";
 struct Mode {
     short: bool,
     long: bool,
-    /// 0: all tasks run in the main thread. On two cores this leaves one to Redis.
+    /// 0: all tasks run in the main thread, which leaves the second core to Redis.
     threads: usize,
     only: Option<String>,
 }
@@ -106,7 +106,7 @@ impl Mode {
     }
 }
 
-/// What all rows use.
+/// Shared by all rows.
 struct Bench {
     mode: Mode,
     server: Server,
@@ -122,7 +122,7 @@ impl Bench {
         Ok(Self { mode, server, admin, peers: None, report: Report::default() })
     }
 
-    /// Started when the first row needs them, so that `--only` does not always build them.
+    /// Starts them when the first row needs them, so that `--only` does not always build them.
     async fn peers(&mut self) -> Outcome<&mut Peers> {
         if self.peers.is_none() {
             self.peers = Some(Peers::start(&self.server.url(Transport::Tcp), !self.mode.short).await?);
@@ -159,7 +159,7 @@ fn main() -> Outcome<()> {
         let mut bench = Bench::new(mode).await?;
         tokio::select! {
             outcome = all(&mut bench) => outcome,
-            // Returns instead of dying, so that the server and the children are ended too.
+            // Returns instead of dying, so that the server and the children end too.
             _ = interrupted() => Err("interrupted".into()),
         }
     })
@@ -189,7 +189,7 @@ async fn all(bench: &mut Bench) -> Outcome<()> {
     let groups = rows::groups();
     let names = || groups.iter().flat_map(|group| &group.names);
     if names().any(|name| mode.wants(name) && peers::PEERS.iter().any(|peer| name.ends_with(peer))) {
-        // Here, so that the build does not count as time of a row.
+        // Builds them here, so that no row pays for the build.
         bench.peers().await?;
     }
     let stalls = Stalls::watch();

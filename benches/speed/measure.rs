@@ -17,7 +17,7 @@ impl Series {
         self.0.push(value);
     }
 
-    /// The upper one if two are in the middle, so that it is a measured value.
+    /// The upper of the two middle values if their number is even, so that the result is a measured value.
     pub fn median(&self) -> Option<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -32,7 +32,7 @@ impl Series {
         self.0.iter().copied().max_by(f64::total_cmp)
     }
 
-    /// The quotients of both series, round by round.
+    /// The quotients of the two series, round by round.
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }

@@ -14,8 +14,8 @@ pub const PEERS: [&str; 2] = ["rslock", "redis-lock"];
 pub struct Peers(Child);
 
 impl Peers {
-    /// Builds the process if needed, from its own workspace. Not optimized, it is built in a third of the time: enough to see
-    /// that the rows still run.
+    /// Builds the process if needed, from its own workspace. A build without optimization takes a third of the time,
+    /// and is enough to see that the rows still run.
     pub async fn start(url: &str, is_optimized: bool) -> Outcome<Self> {
         let root = Path::new(ROOT);
         let target = root.join("target");

@@ -49,7 +49,7 @@ async fn accept(listener: std::net::TcpListener, to: SocketAddr, delay: Duration
     }
 }
 
-/// Delivers each chunk, in order, one delay after it arrived. So the delays of consecutive chunks do not add up.
+/// Delivers each chunk, in order, one delay after it arrived, so the delays of consecutive chunks do not add up.
 async fn forward(mut from: OwnedReadHalf, to: OwnedWriteHalf, delay: Duration) {
     let (chunks, queue) = mpsc::unbounded_channel();
     tokio::spawn(deliver(queue, to));

@@ -1,5 +1,5 @@
-//! Redlock's way to a majority: everybody asks all servers at once for a key that expires, and who gets fewer than a
-//! majority releases what it got and tries again after a random pause.
+//! Redlock's way to a majority: each client asks all servers at once for a key that expires. A client that gets fewer
+//! than a majority releases its keys and tries again after a random pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use crate::Outcome;
 use crate::baselines::Setnx;
 use crate::contender::Contender;
 
-/// What its clients do by default: node-redlock pauses for 200 ms, and up to 100 ms more or less.
+/// The default of Redlock's clients: node-redlock pauses for 200 ms, and up to 100 ms more or less.
 pub const AS_REDLOCK: Duration = Duration::from_millis(200);
-/// Twice the section of this bench, for a race by a user who knows it. With 1 and 20 ms it made as many holds.
+/// Twice the time of a section here, as a user might tune it. With 1 ms and 20 ms it made as many holds.
 pub const TUNED: Duration = Duration::from_millis(4);
 
-/// One of several clients: each clone is the next one's, as of another process. Over one connection all would ask the
-/// servers in one order, and would not race.
+/// One of several clients. Each clone takes the next client, as if it were another process: with one connection, all
+/// clones would ask the servers in one order and would not race.
 pub struct Racing {
     clients: Arc<Vec<Vec<Setnx>>>,
     client: usize,
@@ -53,7 +53,7 @@ impl Racing {
         &self.clients[self.client]
     }
 
-    /// Rounds that got some servers, and released them.
+    /// Rounds that got some servers and released them.
     pub fn splits(&self) -> u64 {
         self.splits.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ impl Racing {
         released.into_iter().collect()
     }
 
-    /// From half of it to one and a half: splitmix64, by Sebastiano Vigna.
+    /// Between half and one and a half times the pause: splitmix64, by Sebastiano Vigna.
     fn pause(&self) -> Duration {
         let mut mixed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

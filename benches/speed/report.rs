@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::measure::{Cost, Series};
 use crate::{Outcome, ROOT, Transport};
 
-/// Which values reach the target.
+/// The values that reach the target.
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
     AtLeast(f64),
@@ -52,7 +52,7 @@ pub struct Row {
     pub cost: Option<Cost>,
     pub baseline_cost: Option<Cost>,
     pub note: String,
-    /// The target applies to the worst round, not to the median.
+    /// Whether the target applies to the worst round, not to the median.
     strict: bool,
 }
 
@@ -73,7 +73,7 @@ impl Row {
         }
     }
 
-    /// The largest value must reach the target, not only the median.
+    /// The worst round must reach the target, not only the median.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
@@ -121,7 +121,7 @@ impl Row {
         Some(self.target?.is_reached(judged?))
     }
 
-    /// For other programs: summary.json.
+    /// The row in summary.json, for other programs.
     fn summary(&self) -> Value {
         json!({
             "name": self.name,
@@ -195,7 +195,7 @@ impl Row {
     }
 }
 
-/// A number with three digits, or all digits of a whole number.
+/// Formats with three digits, or with all digits of a whole number.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || value == value.trunc() => format!("{value:.0}"),
@@ -212,7 +212,7 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What the plots show; a plot without points is not drawn.
+/// The content of the plots. A curve list without points makes no plot.
 #[derive(Debug, Clone, Default)]
 pub struct Curves {
     pub hand_off: Vec<Curve>,

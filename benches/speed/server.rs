@@ -16,14 +16,14 @@ use crate::connection::{MessageHandler, connect};
 use crate::script::text;
 use crate::{Outcome, Transport};
 
-/// Listens on a free port and on a Unix socket, keeps nothing on disk. Killed when dropped.
+/// Listens on a free port and on a Unix socket, and keeps nothing on disk. Killed when dropped.
 pub struct Server {
     dir: PathBuf,
     port: u16,
     process: Mutex<Child>,
 }
 
-/// Numbers the servers of this process, so that each has a folder of its own.
+/// Numbers the servers of this process, so that each has its own folder.
 static SERVERS: AtomicU64 = AtomicU64::new(0);
 
 impl Server {
@@ -68,7 +68,7 @@ impl Server {
 
     pub fn kill(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = process.kill();
         let _ = process.wait();
     }
@@ -105,7 +105,7 @@ impl Admin {
         Ok(command.query_async(&mut self.redis).await?)
     }
 
-    /// One number of INFO. Of a line like `calls=3,usec=…` it is the first one.
+    /// One number of INFO. For a line like `calls=3,usec=…` it is the first.
     pub async fn info(&mut self, section: &str, field: &str) -> Outcome<f64> {
         let text: String = self.run(&["INFO", section]).await?;
         let found = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -113,13 +113,13 @@ impl Admin {
         Ok(value.trim_start_matches("calls=").trim().parse()?)
     }
 
-    /// CPU time that the server has used.
+    /// The CPU time that the server has used.
     pub async fn cpu(&mut self) -> Outcome<Duration> {
         let user = self.info("cpu", "used_cpu_user").await?;
         Ok(Duration::from_secs_f64(user + self.info("cpu", "used_cpu_sys").await?))
     }
 
-    /// How many scripts were run by their hash.
+    /// How many scripts clients ran by hash.
     pub async fn scripts_run(&mut self) -> Outcome<f64> {
         self.info("commandstats", "cmdstat_evalsha").await
     }
@@ -130,14 +130,14 @@ impl Admin {
         Ok(version.ok_or("INFO without a version")?.trim().to_owned())
     }
 
-    /// Deletes all that an earlier row left.
+    /// Deletes everything that an earlier row left.
     pub async fn clear(&mut self) -> Outcome<()> {
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]).await?;
         self.run::<()>(&["SLOWLOG", "RESET"]).await?;
         self.run::<()>(&["FLUSHALL", "SYNC"]).await
     }
 
-    /// From now on the slow log keeps all commands with their times.
+    /// From now on the slow log records every command with its time.
     pub async fn log_every_command(&mut self) -> Outcome<()> {
         self.run::<()>(&["CONFIG", "SET", "slowlog-max-len", "2000000"]).await?;
         self.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await?;
@@ -154,7 +154,7 @@ impl Admin {
     }
 }
 
-/// One script call, and how long the server took for it.
+/// One script call, and the server's time for it.
 #[derive(Clone)]
 pub struct Logged {
     pub script: String,
@@ -166,7 +166,7 @@ pub fn longest_call(calls: &[Logged]) -> Outcome<&Logged> {
     Ok(calls.iter().max_by_key(|call| call.micros).ok_or("no script was run")?)
 }
 
-/// What all but one of a thousand calls take, in µs.
+/// The 99.9th percentile of these calls, in µs.
 pub fn p999(calls: &[Logged]) -> u64 {
     let mut micros: Vec<u64> = calls.iter().map(|call| call.micros).collect();
     micros.sort_unstable();
@@ -196,7 +196,7 @@ impl Names {
         let words: Vec<String> = redis::from_redis_value_ref(fields.get(3)?).ok()?;
         let script = match words.first()?.to_ascii_uppercase().as_str() {
             "EVALSHA" => self.0.get(words.get(1)?)?.clone(),
-            // The first use by a client. The log has only the beginning of the text.
+            // A client's first use of a script. The log has only the beginning of its text.
             "EVAL" => "eval".into(),
             _ => return None,
         };

@@ -1,4 +1,4 @@
-//! Detects whether the machine stood still, with a thread that sleeps and measures how long it slept.
+//! Detects stalls of the machine, with a thread that sleeps and measures how long it slept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const SLEEP: Duration = Duration::from_millis(50);
 
-/// If the machine stops for seconds, timeouts of seconds fail without a fault of the library.
+/// If the machine stops for seconds, timeouts of seconds fail through no fault of the library.
 pub struct Stalls {
     longest_ms: Arc<AtomicU64>,
 }

@@ -1,5 +1,5 @@
-//! Draws docs/grafana.json without Grafana: asks a Prometheus for each expression of its panels, and writes a picture of
-//! the answers. Fails where an expression has no answer. For scripts/dashboard.
+//! Draws docs/grafana.json without Grafana, for scripts/dashboard. It asks a Prometheus for each expression of the
+//! panels, and writes a picture of the answers. It fails if an expression has no answer.
 //!
 //! `draw HOST:PORT SECONDS SVG`: the last SECONDS seconds.
 
@@ -12,12 +12,12 @@ use serde_json::Value;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Pixels of a column and of a row of the grid, which has 24 columns.
+/// Pixels of a column and of a row. The grid has 24 columns.
 const COLUMN: f64 = 50.0;
 const ROW: f64 = 30.0;
 const COLOURS: [&str; 8] = ["#73bf69", "#f2cc0c", "#5794f2", "#ff780a", "#f2495c", "#b877d9", "#37872d", "#8ab8ff"];
 
-/// One line of a panel: its legend, and points of seconds and values.
+/// One line of a panel: its legend, and points of (seconds, value).
 struct Line {
     legend: String,
     points: Vec<(f64, f64)>,
@@ -49,10 +49,10 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// What the expression was over that time.
+/// The values of the expression over that time.
 fn ask(prometheus: &str, target: &Value, from: f64, until: f64) -> Outcome<Vec<Line>> {
     let text = |name: &str| target[name].as_str().unwrap_or_default();
-    // What Grafana fills in.
+    // The variables that Grafana fills in.
     let filled = [("$job", ".*"), ("$instance", ".*"), ("$__rate_interval", "20s")];
     let expression = filled.iter().fold(text("expr").to_owned(), |expr, (name, value)| expr.replace(name, value));
     let path = format!("/api/v1/query_range?query={}&start={from}&end={until}&step=2", encoded(&expression));
@@ -153,7 +153,7 @@ fn draw(svg: &mut String, panel: &Value, [x, y, w, h]: [f64; 4], lines: &[Line],
     Ok(())
 }
 
-/// A number as a person writes it.
+/// Formats a number for people.
 fn human(value: f64, unit: &str) -> String {
     let plain =
         |value: f64| if value >= 100.0 || value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") };

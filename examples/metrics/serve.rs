@@ -1,11 +1,11 @@
-//! Metrics for Prometheus. Makes load, and serves what fairlock counts and measures of it.
+//! Metrics for Prometheus: makes load, and serves what fairlock counts and measures.
 //!
 //! ```sh
 //! cargo run -p fairlock-metrics --bin serve           # until Ctrl-C; with a number: for that many seconds
 //! curl http://127.0.0.1:9000/metrics                  # or where LISTEN says
 //! ```
 //!
-//! It needs a Redis, by default at redis://127.0.0.1/, or at `REDIS_URL`.
+//! It needs a Redis, at `REDIS_URL` or redis://127.0.0.1/.
 //!
 //! It ends with: `served 17 metrics`
 
@@ -21,20 +21,20 @@ use tokio::time::{sleep, timeout};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Bounds of the buckets, in seconds: a round trip takes less than the first, a long job more than the last.
+/// Bounds of the buckets in seconds. A round trip takes less than the first, a long job more than the last.
 const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
     let listen: SocketAddr = std::env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:9000".into()).parse()?;
     let seconds = std::env::args().nth(1).map(|seconds| seconds.parse()).transpose()?;
-    // First the recorder, then the client, which looks for it once.
+    // The recorder comes before the client, which looks for it only once.
     PrometheusBuilder::new()
         .with_http_listener(listen)
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
         .install()?;
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    // `orders:1` and `orders:2` count together: their names would be a series each.
+    // `orders:1` and `orders:2` count together: otherwise each name would be a series.
     let group = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
     let client = LockClient::builder().label("examples/metrics").metrics_group(group).connect(&url).await?;
     println!("http://{listen}/metrics");
@@ -58,11 +58,11 @@ async fn over_after(seconds: Option<u64>) {
     }
 }
 
-/// What a service does all day: most tasks work on orders and wait their turn, one gives up soon, one only looks whether
-/// the report is being made.
+/// The load of a typical service: most tasks wait their turn for an order, one gives up soon, and one only checks
+/// whether a report is under way.
 async fn work(client: LockClient, number: u64) {
     for turn in number.. {
-        // Not the same in each turn, and without another crate.
+        // Different in each turn, and without another crate.
         let some = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let order = client.lock(format!("orders:{}", some % 3));
         let outcome = match number {
@@ -75,7 +75,7 @@ async fn work(client: LockClient, number: u64) {
             _ => hold(order.lock().await.map(Some), 1 + some % 30).await,
         };
         match outcome {
-            // Counted, and the log says once when a server is out of reach.
+            // The metrics count these, and the log reports once that a server is out of reach.
             Ok(()) | Err(LockError::Timeout { .. } | LockError::Unreachable(_)) => {}
             Err(error) => eprintln!("{error}"),
         }
@@ -93,7 +93,7 @@ async fn hold(guard: Result<Option<fairlock::LockGuard>, LockError>, millis: u64
     Ok(())
 }
 
-/// The page as Prometheus reads it.
+/// Reads the page as Prometheus does.
 async fn read(address: SocketAddr) -> Outcome<String> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;

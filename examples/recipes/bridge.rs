@@ -1,9 +1,10 @@
-//! For the days when old processes lock with `SET key NX PX` and new ones with fairlock: the new ones take both locks, fairlock
-//! first. So no old process is ever inside with a new one, and the new ones keep their order among each other.
+//! For a migration during which old processes lock with `SET key NX PX` and new ones with fairlock. The new ones take
+//! both locks, fairlock first. So an old process is never inside together with a new one, and the new ones keep their
+//! order.
 //!
 //! `cargo run -p fairlock-recipes --bin recipe-bridge`, against `REDIS_URL` or redis://127.0.0.1/. It starts itself as
-//! old and as new processes, which all add one to the same number, by a read and a write. Then it kills a new process
-//! inside its section.
+//! old and as new processes. All of them add one to the same number, with a read and a write. Then it kills a new
+//! process inside its section.
 //!
 //! It ends with: `as claimed: 120 increments by 2 old and 2 new processes, none lost`
 
@@ -21,23 +22,23 @@ use tokio_util::task::AbortOnDropHandle;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The key of the old lock, and how long it lives without a renewal.
+/// The key of the old lock, and its TTL after each renewal.
 const OLD_KEY: &str = "example:bridge:old";
 const OLD_TTL: Duration = Duration::from_secs(2);
 const NAME: &str = "example:bridge";
 const NUMBER: &str = "example:bridge:number";
 const EACH: u32 = 30;
 
-/// The old lock, as found in many programs.
+/// The old lock, as many programs have it.
 #[derive(Clone)]
 struct OldLock {
     redis: MultiplexedConnection,
-    /// Different for each hold.
+    /// A different value for each hold.
     value: String,
 }
 
 impl OldLock {
-    /// Whether the key is ours now. A repeated call after a lost reply finds its own value.
+    /// Returns true if the key is ours now. A repeated call after a lost reply finds its own value.
     async fn try_take(&mut self) -> Result<bool, RedisError> {
         self.run(
             "return (redis.call('SET', KEYS[1], ARGV[1], 'NX') or redis.call('GET', KEYS[1]) == ARGV[1])
@@ -53,7 +54,7 @@ impl OldLock {
         Ok(())
     }
 
-    /// Whether it was still ours.
+    /// Returns true if the key was still ours.
     async fn renew(&mut self) -> Result<bool, RedisError> {
         self.run("return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])").await
     }
@@ -64,24 +65,25 @@ impl OldLock {
 
     async fn run(&mut self, script: &str) -> Result<bool, RedisError> {
         let ttl = OLD_TTL.as_millis() as u64;
-        // nil: not ours.
+        // nil: the key is not ours.
         let answer: Option<u64> =
             Script::new(script).key(OLD_KEY).arg(&self.value).arg(ttl).invoke_async(&mut self.redis).await?;
         Ok(answer == Some(1))
     }
 }
 
-/// Both locks. Dropped without `unlock`, the old key is no longer renewed, and old processes wait until it expires.
+/// Both locks. If dropped without `unlock`, it stops renewing the old key, and old processes wait until that expires.
 struct Both {
     guard: LockGuard,
     old: OldLock,
     renewing: AbortOnDropHandle<()>,
-    /// Ends when one of them is lost.
+    /// Cancelled when we lose either lock.
     lost: CancellationToken,
 }
 
 impl Both {
-    /// fairlock first: new processes wait in its queue, and one of them at a time competes with the old ones.
+    /// Takes fairlock first: new processes wait in its queue, and only one of them at a time competes with the old
+    /// ones.
     async fn lock(lock: &FairLock, redis: MultiplexedConnection) -> Outcome<Self> {
         let guard = lock.lock().await?;
         let mut old = OldLock { redis, value: format!("fairlock:{}", guard.token()) };
@@ -91,7 +93,7 @@ impl Both {
         Ok(Self { guard, old, renewing, lost })
     }
 
-    /// The other way round: when the next new process has fairlock, the old key is free.
+    /// Releases in the reverse order: when the next new process gets fairlock, the old key is free.
     async fn unlock(mut self) -> Outcome<()> {
         self.renewing.abort();
         let was_ours = self.old.give_back().await?;
@@ -100,7 +102,7 @@ impl Both {
     }
 }
 
-/// Renews the old key until one of both locks is lost.
+/// Renews the old key until we lose either lock.
 async fn keep(mut old: OldLock, lost: CancellationToken) {
     let mut renewed = Instant::now();
     while renewed.elapsed() < OLD_TTL && !lost.is_cancelled() {
@@ -109,7 +111,7 @@ async fn keep(mut old: OldLock, lost: CancellationToken) {
         match old.renew().await {
             Ok(true) => renewed = asked,
             Ok(false) => break,
-            Err(error) => eprintln!("the old key could not be renewed: {error}"), // the next time, perhaps
+            Err(error) => eprintln!("the old key could not be renewed: {error}"), // tries again
         }
     }
     lost.cancel();
@@ -147,8 +149,8 @@ async fn demonstrate(mut redis: MultiplexedConnection) -> Outcome<()> {
         return Err("the process that was to be killed did not get in".into());
     }
     killed.kill().await?;
-    // A crash leaves both: the old key until its expiry, fairlock until its lease ends. No key has to be deleted by
-    // hand.
+    // A crash leaves both locks: the old key until it expires, fairlock until its lease ends. You never have to delete
+    // a key by hand.
     let left: i64 = redis::cmd("PTTL").arg(OLD_KEY).query_async(&mut redis).await?;
     println!("a new process was killed inside: old ones wait for the old key ({left} ms), new ones also for the lease");
     for role in ["old", "new"] {
@@ -169,7 +171,7 @@ fn start(role: &str) -> Outcome<Child> {
     Ok(Command::new(this).arg(role).stdout(Stdio::piped()).kill_on_drop(true).spawn()?)
 }
 
-/// It knows nothing of fairlock.
+/// An old process, which does not know fairlock.
 async fn old_process(redis: MultiplexedConnection) -> Outcome<()> {
     for turn in 0..EACH {
         let mut lock = OldLock { redis: redis.clone(), value: format!("old:{}:{turn}", std::process::id()) };
@@ -208,7 +210,7 @@ async fn connect(url: &str) -> Outcome<LockClient> {
     Ok(LockClient::builder().lease(lease).operation_timeout(lease / 4).poll_interval(lease / 4).connect(url).await?)
 }
 
-/// Not atomic: two at once lose one.
+/// Not atomic: two concurrent calls may add only one.
 async fn add_one(mut redis: MultiplexedConnection) -> Outcome<()> {
     let number: Option<u32> = redis::cmd("GET").arg(NUMBER).query_async(&mut redis).await?;
     sleep(Duration::from_millis(1)).await;

@@ -1,16 +1,16 @@
 //! A cron job on many machines that runs once for each tick.
 //!
-//! `cargo run -p fairlock-recipes --bin recipe-cron`, against `REDIS_URL` or redis://127.0.0.1/. It starts three machines as
-//! processes, whose clocks differ by up to 400 ms, and counts the runs of each tick. `recipe-cron NAME` is one machine that goes
-//! on until it is ended; `CRON_PERIOD_MS` and `CRON_CLOCK_AHEAD_MS` are its settings.
+//! `cargo run -p fairlock-recipes --bin recipe-cron`, against `REDIS_URL` or redis://127.0.0.1/. It starts three
+//! machines as processes, with clocks that differ by up to 400 ms, and counts the runs of each tick.
+//! `recipe-cron NAME` is one machine. It runs until you end it, with the settings `CRON_PERIOD_MS` and
+//! `CRON_CLOCK_AHEAD_MS`.
 //!
-//! A lock alone is not enough: a machine whose clock is behind comes to the tick when another one has run it and has
-//! released the lock. So a machine writes down the last tick, and reads it under the lock.
+//! A lock alone is not enough: a machine with a slow clock comes to a tick after another machine has run it and
+//! released the lock. So each machine reads the last tick under the lock, and writes it there.
 //!
 //! All machines wait for the lock at each tick. If the machine that runs the job dies, the next one runs it when the
-//! lease is
-//! over: each tick is run once, or again from its beginning where a machine died in the middle. (At most once, and never
-//! again, needs no lock: `SET cron:report:<tick> 1 NX EX 86400`.)
+//! lease ends. So each tick runs once, or again from its beginning after a machine died in the middle. (To run it at
+//! most once, and never again, you need no lock: `SET cron:report:<tick> 1 NX EX 86400`.)
 //!
 //! It ends with: `3 ticks, 3 machines, each tick ran once`
 
@@ -29,8 +29,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const LAST: &str = "example:cron:last";
 const RUNS: &str = "example:cron:runs";
 
-/// KEYS: the last run. ARGV: tick, token. A holder that was paused for longer than its lease comes with a token that is smaller
-/// than that of the one after it, and must not write.
+/// KEYS: the last run. ARGV: tick, token. A holder that was paused past its lease has a smaller token than the next
+/// holder, and must not write.
 const RECORD: &str = "
     local token = redis.call('HGET', KEYS[1], 'token')
     if token and tonumber(token) > tonumber(ARGV[2]) then return 0 end
@@ -52,7 +52,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// One machine, without an end.
+/// One machine. It runs until you end it.
 async fn machine(name: &str) -> Outcome<()> {
     let period = setting("CRON_PERIOD_MS", 1000)?.max(1);
     let clock_ahead = Duration::from_millis(setting("CRON_CLOCK_AHEAD_MS", 0)?);
@@ -70,7 +70,7 @@ async fn machine(name: &str) -> Outcome<()> {
     println!("{name} is ready");
     let mut tick = number_of(now(clock_ahead), period)?;
     loop {
-        // A machine that comes late goes on with the tick of its clock, and leaves out those before.
+        // A machine that comes late takes the tick of its clock and skips those before.
         tick = number_of(now(clock_ahead), period)?.max(tick + 1);
         let begins = Duration::from_millis(tick * period);
         sleep(begins.saturating_sub(now(clock_ahead))).await;
@@ -83,7 +83,7 @@ async fn machine(name: &str) -> Outcome<()> {
     }
 }
 
-/// Whether this machine has run it. If another one runs it now, waits for its end.
+/// Returns true if this machine ran the tick. Waits first if another machine is running it.
 async fn run_once(lock: &FairLock, redis: &mut MultiplexedConnection, tick: u64, name: &str) -> Outcome<bool> {
     let guard = lock.lock().await?;
     let last: Option<u64> = redis::cmd("HGET").arg(LAST).arg("tick").query_async(redis).await?;
@@ -93,7 +93,7 @@ async fn run_once(lock: &FairLock, redis: &mut MultiplexedConnection, tick: u64,
     }
     tokio::select! {
         biased;
-        // Another machine may run it now.
+        // Stop: another machine may be running it by now.
         loss = guard.lost() => return Err(loss.into()),
         outcome = job(redis.clone(), tick, name) => outcome?,
     }
@@ -102,7 +102,6 @@ async fn run_once(lock: &FairLock, redis: &mut MultiplexedConnection, tick: u64,
     if is_recorded { Ok(true) } else { Err(LockError::Lost.into()) }
 }
 
-/// The job itself.
 async fn job(mut redis: MultiplexedConnection, tick: u64, name: &str) -> Outcome<()> {
     println!("{name} begins tick {tick}");
     sleep(Duration::from_millis(setting("CRON_JOB_MS", 20)?)).await;
@@ -110,7 +109,7 @@ async fn job(mut redis: MultiplexedConnection, tick: u64, name: &str) -> Outcome
     Ok(())
 }
 
-/// Since 1970, by a clock that is ahead.
+/// The time since 1970, by a clock that is ahead.
 fn now(ahead: Duration) -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + ahead
 }
@@ -144,7 +143,7 @@ async fn demonstrate() -> Outcome<()> {
         let lines = BufReader::new(process.stdout.take().ok_or("no output")?).lines();
         machines.push((process, lines));
     }
-    // The machine whose clock is behind comes last to each tick.
+    // The machine with the slowest clock comes last to each tick.
     let (_, lines) = &mut machines[0];
     let mut done = 0;
     while done < TICKS {

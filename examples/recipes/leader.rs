@@ -1,12 +1,12 @@
-//! Leader election: one process leads, the others wait for their turn.
+//! Leader election: one process leads while the others wait.
 //!
 //! `cargo run -p fairlock-recipes --bin recipe-leader`, against `REDIS_URL` or redis://127.0.0.1/. It starts three
-//! members as processes, kills the leader, and ends the next one by SIGTERM. `recipe-leader NAME` is one member, for
-//! your own trials: start some of them in several shells.
+//! members as processes, kills the leader, and ends the next one with SIGTERM. `recipe-leader NAME` is one member:
+//! start some of them in several shells to try it yourself.
 //!
-//! - A leader that is killed is followed by the next one when its lease is over. So the lease is short here.
+//! - When a leader is killed, the next one leads after its lease has ended. So the lease is short here.
 //! - A leader that gets SIGTERM hands over at once.
-//! - A leader that loses the lock stops at once: its work is a future, which is dropped where it is.
+//! - A leader that loses the lock stops at once: the member drops the future that does the work.
 //!
 //! It ends with: `3 leaders, one after the other: one was killed, one handed over, one stopped`
 
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// A leader that is killed is missing for that long.
+/// After a leader is killed, there is none for up to this long.
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::main]
@@ -41,7 +41,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// One member, until SIGTERM.
+/// One member. It runs until SIGTERM.
 async fn member(name: &str) -> Outcome<()> {
     let mut end = unix::signal(SignalKind::terminate())?;
     let client = LockClient::builder()
@@ -50,16 +50,16 @@ async fn member(name: &str) -> Outcome<()> {
         .poll_interval(LEASE / 3)
         .waiter_ttl(LEASE)
         .grant_ttl(LEASE / 2)
-        // `status` shows who leads: the others, and those on call, can ask.
+        // `status` shows the label, so that other members and the people on call can see who leads.
         .label(name)
         .connect(url())
         .await?;
-    // Closes the client in each case, so that the next one leads at once.
+    // Closes the client in each case, so that the next member leads at once.
     client
         .run(async {
             tokio::select! {
                 outcome = campaign(&client, name) => outcome,
-                // The leader's work ends where it is, and then its guard is released.
+                // Drops the leader's work, which then releases its guard.
                 _ = end.recv() => {
                     println!("{name} hands over");
                     Ok(())
@@ -69,7 +69,7 @@ async fn member(name: &str) -> Outcome<()> {
         .await
 }
 
-/// Leads when it is its turn, again and again.
+/// Leads each time its turn comes.
 async fn campaign(client: &LockClient, name: &str) -> Outcome<()> {
     let leadership = client.lock("example:leader");
     loop {
@@ -77,7 +77,7 @@ async fn campaign(client: &LockClient, name: &str) -> Outcome<()> {
         let guard = leadership.lock().await?;
         println!("{name} leads under token {}", guard.token());
         let loss = tokio::select! {
-            // First: nothing is done any more once it is lost.
+            // Checked first, so that the work does not go on after a loss.
             biased;
             loss = guard.lost() => loss,
             outcome = lead(&guard) => return outcome,
@@ -86,8 +86,8 @@ async fn campaign(client: &LockClient, name: &str) -> Outcome<()> {
     }
 }
 
-/// What only the leader does. Whatever it writes carries its token, so that the resource can refuse a leader that was paused
-/// and does not know yet that another one leads.
+/// The leader's work. Each write carries the token, so that the resource can refuse a leader that was paused and does
+/// not know that another one leads.
 async fn lead(guard: &LockGuard) -> Outcome<()> {
     let _token = guard.token();
     loop {
@@ -101,7 +101,7 @@ fn url() -> String {
 
 async fn demonstrate() -> Outcome<()> {
     let mut members = Vec::new();
-    // Each one waits before the next one starts, so they lead in this order.
+    // Each member waits in the queue before the next one starts, so they lead in this order.
     for name in ["one", "two", "three"] {
         let mut member = Member::start(name)?;
         member.hears("waits").await?;
@@ -126,7 +126,7 @@ async fn demonstrate() -> Outcome<()> {
         return Err("it waited for the lease".into());
     }
 
-    // As an operator would: the leader is notified, and stops.
+    // The operator's `force_unlock`: the leader is notified, and stops.
     let client = LockClient::connect(url()).await?;
     client.lock("example:leader").force_unlock().await?;
     three.hears("has lost it").await?;
@@ -155,7 +155,7 @@ impl Member {
         Ok(Self { name, process, lines })
     }
 
-    /// Waits for a line with these words, and returns the number at its end, if there is one.
+    /// Waits for a line with these words, and returns the number at its end, or 0.
     async fn hears(&mut self, words: &str) -> Outcome<u64> {
         loop {
             let line = timeout(Duration::from_secs(30), self.lines.next_line()).await??;

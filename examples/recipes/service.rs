@@ -1,8 +1,8 @@
-//! An ordinary service: invoices of many tenants, written by as many processes as there are.
+//! An ordinary service: it writes invoices for many tenants, with any number of processes.
 //!
 //! `cargo run -p fairlock-recipes --bin recipe-service`, against `REDIS_URL` or redis://127.0.0.1/, then
-//! `curl -X POST localhost:8080/tenants/acme/invoices`. SIGTERM ends it: no new connection is accepted, what is there is answered,
-//! and nothing stays locked.
+//! `curl -X POST localhost:8080/tenants/acme/invoices`. On SIGTERM it accepts no new connection, answers the requests
+//! that it has, and leaves nothing locked.
 //!
 //! It ends with: `closed, and nothing is locked`
 
@@ -19,10 +19,11 @@ use redis::{AsyncCommands, RedisError, Script};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a request waits for its turn: less than the time after which its client gives up.
+/// How long a request waits for its turn. Keep it below the timeout of your HTTP clients.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Writes an invoice, unless a later holder of the lock has written one. A process that was paused for longer than its lease changes nothing.
+/// Writes an invoice, unless a later holder of the lock has written one. So a process that was paused past its lease
+/// changes nothing.
 const WRITE: &str = "
     if tonumber(redis.call('HGET', KEYS[1], 'token') or '0') > tonumber(ARGV[1]) then return 0 end
     redis.call('HSET', KEYS[1], 'token', ARGV[1], ARGV[2], ARGV[3])
@@ -32,7 +33,7 @@ const WRITE: &str = "
 #[derive(Clone)]
 struct Service {
     locks: LockClient,
-    /// At most three invoices are rendered at a time, over all processes.
+    /// Renders at most three invoices at a time, over all processes.
     renderers: FairSemaphore,
     store: MultiplexedConnection,
 }
@@ -58,19 +59,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             terminated.recv().await;
         })
         .await?;
-    // Waits for the releases of guards that were dropped.
+    // Waits for the releases of the dropped guards.
     locks.close().await?;
     println!("closed, and nothing is locked");
     Ok(())
 }
 
-/// Alone with this tenant, over all processes, in the order in which the requests came. All calls in here have one owner.
+/// Runs alone for this tenant, over all processes, in the order of the requests. All calls in the scope have one
+/// owner.
 async fn invoice(State(service): State<Service>, Path(tenant): Path<String>) -> Result<String, Failure> {
     owner::scope(async {
         let guard = service.tenant(&tenant).lock_timeout(PATIENCE).await.map_err(Error::from)?;
         let number = tokio::select! {
             number = service.write(&tenant, &guard) => number?,
-            // The work stops at once: another process may be at it.
+            // Stops at once: another process may have the lock by now.
             loss = guard.lost() => return Err(Error::from(loss).into()),
         };
         guard.unlock().await.map_err(Error::from)?;
@@ -94,7 +96,7 @@ impl Service {
         if is_written { Ok(number) } else { Err(Failure::Overtaken) }
     }
 
-    /// Takes the lock of the tenant itself: callers need not have it. Here one has, and this re-enters.
+    /// Takes the tenant's lock itself, so that callers need not hold it. This caller does, so the call re-enters.
     async fn next_number(&self, tenant: &str) -> Result<u64, Failure> {
         let mut store = self.store.clone();
         self.tenant(tenant)

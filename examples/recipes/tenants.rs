@@ -1,16 +1,17 @@
-//! A gate for each tenant in an HTTP service: the requests of one tenant are served one after the other, over all processes of
-//! the service, and those of different tenants side by side.
+//! A gate for each tenant of an HTTP service. Over all processes of the service, the requests of one tenant run one
+//! after the other, and the requests of different tenants run in parallel.
 //!
-//! `cargo run -p fairlock-recipes --bin recipe-tenants`, against `REDIS_URL` or redis://127.0.0.1/. It starts the service as a
-//! process, sends requests, and ends it by SIGTERM while some of them wait. `recipe-tenants 127.0.0.1:8080` only serves:
+//! `cargo run -p fairlock-recipes --bin recipe-tenants`, against `REDIS_URL` or redis://127.0.0.1/. It starts the
+//! service as a process, sends requests, and ends it with SIGTERM while some of them wait.
+//! `recipe-tenants 127.0.0.1:8080` only serves:
 //!
 //! - `POST /tenants/acme/orders` waits for its turn, for at most ten seconds.
-//! - `GET /health` is 200 while the service can serve, and 503 while it cannot reach Redis or shuts down.
+//! - `GET /health` returns 200 while the service can serve, and 503 while it cannot reach Redis or is shutting down.
 //!
-//! At SIGTERM the health page becomes 503. `TENANTS_NOTICE_MS` later, when a balancer has seen that, no new connection is
-//! accepted any more, and what waits or runs is finished. What takes longer than `TENANTS_GRACE_MS`
-//! is answered with 503. Nothing stays locked. A client that hangs up leaves the queue, since its request is dropped;
-//! if its work has begun, that goes on, and keeps the lock until it is done.
+//! On SIGTERM the health page becomes 503. `TENANTS_NOTICE_MS` later, when a balancer has seen that, the service stops
+//! accepting connections and finishes the requests that wait or run. Requests that take longer than `TENANTS_GRACE_MS`
+//! get a 503. Nothing stays locked. If an HTTP client hangs up, its request leaves the queue. Work that has begun goes
+//! on, and keeps the lock until it ends.
 //!
 //! It ends with: `6 requests of 2 tenants were answered, 4 of them after the SIGTERM`
 
@@ -36,9 +37,9 @@ use tokio::time::{sleep, timeout};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// How long a request waits for its turn: less than the time after which its client gives up.
+/// How long a request waits for its turn. Keep it below the timeout of your HTTP clients.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What the work does at a time.
+/// The work between two looks at the lock.
 const STEP: Duration = Duration::from_millis(10);
 
 #[tokio::main]
@@ -81,11 +82,12 @@ async fn serve(address: &str) -> Outcome<()> {
         outcome = &mut serving => outcome?,
         () = async {
             sigterm.recv().await;
-            // The health page says it, and a little later no connection is accepted any more. What is there goes on.
+            // The health page becomes 503, and a little later the service stops accepting connections. Open requests
+            // go on.
             end.send_replace(true);
             sleep(grace).await;
         } => {
-            // Waits end with an error, and work with a loss. So each request still gets its answer.
+            // Waits end with an error and work with a loss, so each request still gets an answer.
             client.close().await?;
             serving.await?;
         }
@@ -96,13 +98,13 @@ async fn serve(address: &str) -> Outcome<()> {
 }
 
 async fn told_to_end(mut is_ending: watch::Receiver<bool>, notice: Duration) {
-    // An error: the sender is gone, and with it this service.
+    // An error means that the sender is gone, and this service with it.
     let _ = is_ending.wait_for(|is_ending| *is_ending).await;
-    // A balancer that is refused at once may take it for a crash, and has sent requests meanwhile.
+    // A balancer whose connection is refused at once may take that for a crash, and it may still send requests.
     sleep(notice).await;
 }
 
-/// One request of a tenant: alone with this tenant, in the order in which they came.
+/// One order. It runs alone for its tenant, in the order in which the orders came.
 async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Response {
     let gate = service.client.lock(format!("example:tenant:{tenant}"));
     let guard = match gate.lock_timeout(PATIENCE).await {
@@ -110,11 +112,11 @@ async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Re
         Err(LockError::Timeout { .. }) => {
             return refuse(StatusCode::TOO_MANY_REQUESTS, "too many orders of this tenant");
         }
-        // Closed, or the server is out of reach.
+        // The client is closed, or the server is out of reach.
         Err(error) => return refuse(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    // The guard goes with the work: a client that hangs up drops this future, and the thread goes on. Were the guard out here, the
-    // next order would be inside with it.
+    // The guard moves into the thread: if the HTTP client hangs up, this future is dropped, but the thread goes on. If
+    // the future kept the guard, the next order would then come in next to it.
     let worked = tokio::task::spawn_blocking(move || {
         let written = write(&tenant, &guard, service.work);
         (written, guard)
@@ -122,7 +124,8 @@ async fn order(State(service): State<Service>, Path(tenant): Path<String>) -> Re
     match worked.await {
         Ok((Some(written), guard)) => match guard.unlock().await {
             Ok(_) => written.into_response(),
-            // Written, but maybe beside another order. The token in the database shows which.
+            // The order was written, but maybe at the same time as another one. The token in the database shows which
+            // came later.
             Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         },
         Ok((None, _)) => refuse(StatusCode::SERVICE_UNAVAILABLE, "the lock was lost"),
@@ -134,8 +137,8 @@ fn refuse(status: StatusCode, why: &str) -> Response {
     (status, [(header::RETRY_AFTER, "1")], format!("{why}\n")).into_response()
 }
 
-/// The work, in steps that block: a database that checks the token. A thread cannot be stopped, so it checks before
-/// each step whether the lock is still held. It returns when it began and ended.
+/// Blocking work in steps, as with a database that checks the token. A running thread cannot be stopped, so it checks
+/// before each step whether it still has the lock. It returns when it began and ended.
 fn write(tenant: &str, guard: &LockGuard, work: Duration) -> Option<String> {
     let (begun, token) = (millis(), guard.token());
     for _step in 0..work.as_millis() / STEP.as_millis() {
@@ -147,7 +150,7 @@ fn write(tenant: &str, guard: &LockGuard, work: Duration) -> Option<String> {
     Some(format!("{tenant} {token} {begun} {}\n", millis()))
 }
 
-/// Whether this process should get requests.
+/// Answers 200 if this process should get requests.
 async fn health(State(service): State<Service>) -> Response {
     if *service.is_ending.borrow() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
@@ -183,7 +186,7 @@ async fn demonstrate() -> Outcome<()> {
         let address = address.clone();
         requests.push(tokio::spawn(async move { ask(&address, &format!("POST /tenants/{tenant}/orders")).await }));
     }
-    // Until two are served, one of each tenant.
+    // Waits until the service works on two requests, one of each tenant.
     let client = LockClient::connect(url()).await?;
     for tenant in ["acme", "globex"] {
         let gate = client.lock(format!("example:tenant:{tenant}"));
@@ -224,7 +227,7 @@ async fn demonstrate() -> Outcome<()> {
     Ok(())
 }
 
-/// The service as a process of its own, and its address.
+/// Starts the service as a process, and returns its address.
 async fn start() -> Outcome<(Child, String)> {
     let mut service = Command::new(std::env::current_exe()?)
         .arg("127.0.0.1:0")
@@ -235,12 +238,12 @@ async fn start() -> Outcome<(Child, String)> {
     let mut lines = BufReader::new(service.stdout.take().ok_or("no output")?).lines();
     let line = timeout(Duration::from_secs(30), lines.next_line()).await??.ok_or("it has ended")?;
     let address = line.strip_prefix("listening on ").ok_or("no address")?.to_owned();
-    // Keeps reading: with the pipe closed, its last prints would panic.
+    // Keeps reading: if the pipe were closed, the service's last prints would panic.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok((service, address))
 }
 
-/// A request without a library for it: the status, and the body.
+/// Sends a request without an HTTP library, and returns the status and the body.
 async fn ask(address: &str, request: &str) -> Outcome<String> {
     let mut stream = TcpStream::connect(address).await?;
     let head = format!("{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");

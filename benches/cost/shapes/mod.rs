@@ -1,5 +1,5 @@
-//! The longest call of a script in queues of all shapes: in instructions, and in the server's own time as the median of
-//! nine fresh servers that have the scripts already.
+//! The longest call of a script in queues of all shapes: in instructions, and in the server's own time as the median
+//! of nine fresh servers with the scripts loaded.
 
 mod queue;
 
@@ -15,7 +15,7 @@ use Client::{Dead, Living, Unreachable};
 
 struct Shape {
     name: &'static str,
-    /// Makes the queue, and then the calls.
+    /// Makes the queue, then the calls.
     play: fn(&mut Queue) -> Outcome<()>,
 }
 
@@ -36,7 +36,7 @@ const SHAPES: [Shape; 14] = [
     Shape { name: "pairs beside one unreachable place", play: |queue| pairs(queue, Unreachable(1)) },
 ];
 
-/// A client that stands behind all others, is alive, and waits with many owners.
+/// A live client at the end of the queue, which waits with many owners.
 const LAST: Client = Living(1);
 const HAND_OVERS: usize = 10;
 const SERVERS: usize = 9;
@@ -45,7 +45,7 @@ fn places(count: usize, of: impl Fn(usize) -> Client) -> Vec<Place> {
     (0..count).map(|number| Place { client: of(number), waits: true }).collect()
 }
 
-/// All calls, with a living client behind these places.
+/// Runs all calls, with a live client after these places.
 fn tour(queue: &mut Queue, before: &[Place]) -> Outcome<()> {
     queue.fill(before)?;
     let first = queue.fill(&places(200, |_| LAST))?;
@@ -75,7 +75,7 @@ fn newcomers(queue: &mut Queue) -> Outcome<()> {
     go_around(queue, first, true)
 }
 
-/// One in forty counts.
+/// Only one place in forty has a live waiter.
 fn mixed() -> Vec<Place> {
     let of = |number: usize| match number % 4 {
         0 => Dead(number % 2000),
@@ -85,7 +85,7 @@ fn mixed() -> Vec<Place> {
     (0..20_000).map(|number| Place { client: of(number), waits: number % 4 < 2 || number % 40 == 39 }).collect()
 }
 
-/// The queue ends by a leave, and once more by a release.
+/// Empties the queue once with releases, and once with a leave.
 fn former(queue: &mut Queue) -> Outcome<()> {
     let here_once: Vec<_> = (0..60_000).map(Dead).collect();
     let first = queue.fill(&places(3, |_| LAST))?;
@@ -111,7 +111,7 @@ fn half_left(queue: &mut Queue) -> Outcome<()> {
     go_around(queue, first, false)
 }
 
-/// It was looked for before.
+/// An earlier search has already passed over the places at the front.
 fn in_the_middle(queue: &mut Queue) -> Outcome<()> {
     queue.fill(&places(65_000, |_| Unreachable(1)))?;
     let first = queue.fill(&places(200, |_| LAST))?;
@@ -127,8 +127,8 @@ fn half_dead(queue: &mut Queue) -> Outcome<()> {
     go_around(queue, first, false)
 }
 
-/// Leaves behind a waiter that stays, so that none of them is the first. With `left`, places without a ticket stand
-/// before them.
+/// Owners leave that wait after a waiter who stays, so none of them is the first. The first `left` places have no
+/// ticket.
 fn leaves(queue: &mut Queue, left: usize, count: usize) -> Outcome<()> {
     queue.label_at_length();
     queue.fill(&places(1, |_| LAST))?;
@@ -148,14 +148,14 @@ fn pairs(queue: &mut Queue, beside: Client) -> Outcome<()> {
     Ok(())
 }
 
-/// What one server did, call by call.
+/// Plays a shape on one server, and returns the costs of its calls.
 fn play(shape: &Shape, server: Server) -> Outcome<Queue> {
     let mut queue = Queue::new(server)?;
     (shape.play)(&mut queue).map_err(|error| format!("{}: {error}", shape.name))?;
     Ok(queue)
 }
 
-/// The median of each call over the servers, since a busy machine stops one of them now and then. If the servers made
+/// The median of each call over the servers, since a busy machine delays one of them now and then. If the servers made
 /// different numbers of calls, only the calls that all of them made count.
 fn medians(servers: &[Vec<f64>]) -> Vec<f64> {
     let calls = servers.iter().map(Vec::len).min().unwrap_or(0);
@@ -171,7 +171,7 @@ fn medians(servers: &[Vec<f64>]) -> Vec<f64> {
 struct Result {
     script: &'static str,
     longest: f64,
-    /// The longest hand-over or pair after the first one, with all of its calls; and how many calls the first one took.
+    /// The longest hand-over or pair after the first one, with all of its calls.
     round: f64,
 }
 

@@ -1,4 +1,4 @@
-//! One name on a server of its own. Its queue is made by hand; each call of a script is measured.
+//! One name on its own server. The test builds its queue by hand, and measures each call of a script.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ const SCRIPTS: [(&str, &str); 6] = [
 ];
 
 /// waiter_ttl, max_waiters, token_ttl and the prefix of the channels. Under callgrind everything takes a hundred times
-/// as long, and no client may time out because of it.
+/// as long, and no client may time out because of that.
 const SETTINGS: &str = "3600000 65536 86400000 fairlock:wake:";
 const LIVES_MS: i64 = 3_600_000;
 /// The lease of the lock, and of each grant.
@@ -28,7 +28,7 @@ const NEVER: &str = "9999999999999999";
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     Dead(usize),
-    /// It was heard a moment ago, and its connection is gone.
+    /// Alive by its deadline, but its connection is gone.
     Unreachable(usize),
     Living(usize),
 }
@@ -47,7 +47,7 @@ impl Client {
 #[derive(Clone, Copy)]
 pub struct Place {
     pub client: Client,
-    /// Whether its ticket is there too: it has not left.
+    /// Whether it still has its ticket, that is, has not left.
     pub waits: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Call {
 pub struct Queue {
     server: Server,
     redis: Connection,
-    /// Subscribes to the channels of the living clients.
+    /// Subscribes to the channels of live clients.
     subscriber: Connection,
     hashes: HashMap<&'static str, String>,
     key: String,
@@ -68,12 +68,12 @@ pub struct Queue {
     number: usize,
     newcomers: usize,
     pub calls: Vec<Call>,
-    /// What all calls of a hand-over, or of a pair, cost together.
+    /// The cost of all calls of a hand-over, or of a pair, together.
     pub rounds: Vec<f64>,
 }
 
 impl Queue {
-    /// A lock that is held.
+    /// Starts with a held lock.
     pub fn new(server: Server) -> Outcome<Self> {
         let (mut redis, subscriber) = (server.connection()?, server.connection()?);
         let mut hashes = HashMap::new();
@@ -87,12 +87,12 @@ impl Queue {
         Ok(queue)
     }
 
-    /// From now on the labels of places are as long as they may be.
+    /// From now on, labels of places have the greatest length.
     pub fn label_at_length(&mut self) {
         self.label = "x".repeat(256);
     }
 
-    /// Another lock that is held, on the same server.
+    /// Goes on with another held lock on the same server.
     pub fn begin_another(&mut self) -> Outcome<()> {
         self.key = "fairlock:{n:others}".to_owned();
         self.acquire(Client::Living(0), "").map(drop)
@@ -102,7 +102,7 @@ impl Queue {
         suffixes.iter().map(|suffix| format!("{}{suffix}", self.key)).collect()
     }
 
-    /// Returns the number of the first one. Not measured.
+    /// Adds places without measuring, and returns the number of the first one.
     pub fn fill(&mut self, places: &[Place]) -> Outcome<usize> {
         let first = self.number + 1;
         for part in places.chunks(500) {
@@ -127,7 +127,7 @@ impl Queue {
         Ok(first)
     }
 
-    /// Sets the deadlines of clients, which need not have places.
+    /// Sets the deadlines of clients, even if they have no places.
     pub fn hear(&mut self, clients: &[Client]) -> Outcome<()> {
         let (s, us): (i64, i64) = cmd("TIME").query(&mut self.redis)?;
         let now = s * 1000 + us / 1000;
@@ -151,7 +151,7 @@ impl Queue {
         Ok(())
     }
 
-    /// That many places at the front have been passed over before.
+    /// Records that earlier searches have passed over this many places at the front.
     pub fn note(&mut self, passed: usize) -> Outcome<()> {
         cmd("ZADD").arg(format!("{}:deadlines", self.key)).arg(passed).arg("!skip").exec(&mut self.redis)?;
         Ok(())
@@ -174,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// Without a mode it waits, with 0 it does not. Returns how it ended.
+    /// With an empty mode the request waits; with 0 it does not. Returns the status.
     pub fn acquire(&mut self, client: Client, mode: &str) -> Outcome<String> {
         self.acquire_as(&client.id(), mode)
     }
@@ -189,7 +189,7 @@ impl Queue {
         Ok(words.swap_remove(0))
     }
 
-    /// A client that was never here wants the lock.
+    /// A new client asks for the lock.
     pub fn newcomer(&mut self, mode: &str) -> Outcome<String> {
         self.newcomers += 1;
         let id = format!("a{:031x}", self.newcomers);
@@ -197,7 +197,7 @@ impl Queue {
         self.acquire_as(&id, mode)
     }
 
-    /// A poll with the tickets of that many places from `first` on. Returns whether another one is to follow at once.
+    /// Polls with the tickets of this many places from `first` on. Returns true if another poll should follow at once.
     pub fn poll(&mut self, client: Client, first: usize, tickets: usize) -> Outcome<bool> {
         let mut args = vec![client.id(), "1".to_owned(), SETTINGS.to_owned()];
         args.extend((first..first + tickets).map(|number| ticket(client, number)));
@@ -228,8 +228,8 @@ impl Queue {
         self.pass_on(words.last().is_some_and(|more| more == "1"), false)
     }
 
-    /// Polls as a client that waits for nothing, until there is no more to look at. `newcomers`: one joins before each
-    /// poll.
+    /// Polls as a client without waiters until the server has looked at everything. With `newcomers`, a client joins
+    /// before each poll.
     fn pass_on(&mut self, mut more: bool, newcomers: bool) -> Outcome<()> {
         while more {
             if newcomers {
@@ -245,13 +245,13 @@ impl Queue {
         let begun = self.calls.len();
         let more = self.release()?;
         self.pass_on(more, newcomers)?;
-        // What newcomers ask for is their own.
+        // Newcomers' acquires are not part of the hand-over.
         let own = self.calls[begun..].iter().filter(|call| call.script != "acquire");
         self.rounds.push(own.map(|call| call.cost).sum());
         Ok(())
     }
 
-    /// Returns whether polls are to follow.
+    /// Returns true if polls should follow.
     pub fn release(&mut self) -> Outcome<bool> {
         let owners: Vec<String> = cmd("HKEYS").arg(&self.key).query(&mut self.redis)?;
         let owner = owners.into_iter().find(|field| field != "!grant").ok_or("nobody has the lock")?;

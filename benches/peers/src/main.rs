@@ -1,4 +1,5 @@
-//! Measures the crates rslock and redis-lock. The benchmark writes a command as a line, this answers with a line:
+//! Measures the crates rslock and redis-lock. The benchmark writes a command as a line, and this program answers with
+//! a line:
 //!
 //! `compete LOCK TASKS HOLD_US RUN_MS` -> the longest wait in nanoseconds, then the acquisitions of each task
 
@@ -102,7 +103,7 @@ impl Peer {
     }
 }
 
-/// All tasks take the lock as often as they can until the time is up.
+/// All tasks take the lock as often as they can until the end of the run.
 async fn compete(peer: Peer, tasks: usize, hold: Duration, run: Duration) -> Outcome<String> {
     let until = Instant::now() + run;
     let running: Vec<_> = (0..tasks).map(|_| tokio::spawn(compete_alone(peer.clone(), hold, until))).collect();
@@ -120,7 +121,7 @@ async fn compete_alone(peer: Peer, hold: Duration, until: Instant) -> Outcome<(u
     while Instant::now() < until {
         let asked = Instant::now();
         let guard = peer.lock("compete").await?;
-        // A wait that ends after the time is up is not counted as a hold, but it is a wait.
+        // A wait that ends after the run does not count as a hold, but it counts as a wait.
         longest = longest.max(asked.elapsed());
         count += u64::from(Instant::now() < until);
         tokio::time::sleep(hold).await;

@@ -1,4 +1,4 @@
-//! Many waiters that are stopped, or killed, ahead of a live one.
+//! Many stopped or killed waiters in front of a live one.
 
 use std::time::{Duration, Instant};
 
@@ -41,11 +41,11 @@ fn longest_calls(scripts: &[String]) -> String {
 
 pub const KILLED: [&str; 3] = ["killed-waiters-100000", "killed-waiters-100000-calls", "killed-waiters-100000-call"];
 
-/// Their connections are closed, so they are passed over at once, up to 2,000 places in a call.
+/// The server sees that their connections are closed, and passes over up to 2,000 of their places in a call.
 pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     let waiters: u64 = bench.mode.pick(100_000, 5_000);
     let settings = Settings {
-        // None of them dies of its silence.
+        // No waiter dies because it stops polling.
         waiter_ttl: Duration::from_secs(600),
         operation_timeout: Duration::from_secs(20),
         max_waiters: 200_000,
@@ -71,22 +71,22 @@ pub async fn killed(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// What becomes of the waiters that are in the way.
+/// How the waiters in front die.
 #[derive(Clone, Copy)]
 enum Death {
-    /// Their connection stays open, so that only the missing polls show it.
+    /// Their connection stays open, so only the missing polls show it.
     Frozen,
     /// The server sees at once that their connection is closed.
     Killed,
 }
 
 impl Death {
-    /// Lets it happen. From then on every command is logged. A frozen child is returned, since its connection has to
-    /// stay.
+    /// Stops or kills the child. From then on the server logs every command. Returns a stopped child, because its
+    /// connection has to stay open.
     async fn comes_to(self, child: Child, bench: &mut Bench) -> Outcome<Option<Child>> {
         match self {
             Self::Frozen => {
-                // Before, so that the time from its death is that from the unlock.
+                // Before the freeze, so that the time since the death is also the time since the unlock.
                 bench.admin.log_every_command().await?;
                 child.freeze()?;
                 Ok(Some(child))
@@ -97,7 +97,7 @@ impl Death {
                 while self::channels(bench).await? == channels {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
-                // After, since the calls are counted: not those of the child.
+                // After the kill, so that the log counts none of the child's calls.
                 bench.admin.log_every_command().await?;
                 Ok(None)
             }
@@ -105,9 +105,9 @@ impl Death {
     }
 }
 
-/// How a live waiter got past them.
+/// The live waiter's way past them.
 struct Passing {
-    /// From the unlock to its guard.
+    /// From the unlock until the live waiter has its guard.
     delay: Duration,
     calls: usize,
     longest: Logged,
@@ -138,7 +138,7 @@ async fn pass_over(bench: &mut Bench, settings: &Settings, waiters: u64, death: 
     Ok(Passing { delay: got - unlocked, calls: scripts.len(), longest: longest_call(&scripts)?.clone() })
 }
 
-/// On which clients hear of their grants.
+/// The number of channels on which clients get their grants.
 async fn channels(bench: &mut Bench) -> Outcome<usize> {
     Ok(bench.admin.run::<Vec<String>>(&["PUBSUB", "CHANNELS", "fairlock:wake:*"]).await?.len())
 }

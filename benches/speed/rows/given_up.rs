@@ -1,4 +1,5 @@
-//! Short waits that are given up, one after the other, behind many patient ones. What they leave would pile up.
+//! Short waits that give up, one after the other, after many patient waiters in the queue. Leftovers of them would
+//! pile up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +42,7 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// The greatest number of places, and all calls.
+/// Returns the greatest number of places, and all calls.
 async fn round(bench: &mut Bench, settings: &Settings, waits: u64) -> Outcome<(u64, Vec<Logged>)> {
     let url = bench.server.url(Transport::Tcp);
     bench.admin.clear().await?;

@@ -1,4 +1,4 @@
-//! Hand-offs of a lock: the time of each, and how many there are in a second.
+//! Hand-offs of a lock: the time of each, and their number in a second.
 
 use fairlock::LockClient;
 
@@ -43,7 +43,7 @@ pub async fn latency(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// The locks that are compared.
+/// The locks to compare.
 struct Contenders {
     ours: Ours,
     retry: Retry,
@@ -58,7 +58,7 @@ impl Contenders {
         Ok(Self { ours: Ours(client.lock("hand-off")), retry, floor, _client: client })
     }
 
-    /// Adds both rows; returns the medians of ours, wake-and-retry and the floor.
+    /// Adds both rows, and returns the medians of ours, wake-and-retry and the floor.
     async fn rounds(&mut self, bench: &mut Bench, transport: Transport, waiters: u64) -> Outcome<[Option<f64>; 3]> {
         let count = bench.mode.pick(2000, 100);
         let [mut ours, mut retry, mut floor] = [const { Series(Vec::new()) }; 3];
@@ -67,7 +67,7 @@ impl Contenders {
             floor.push(floor_p50(&mut self.floor, count).await?);
             ours.push(p50(&relay(&self.ours, waiters, count, Pace::Alone).await?.latency));
             retry.push(p50(&relay(&self.retry, waiters, count, Pace::Alone).await?.latency));
-            // The cost is measured in runs of their own, with hand-offs only.
+            // Separate runs measure the cost, with hand-offs only.
             cost(bench, &self.ours, waiters, count, &mut our_cost).await?;
             cost(bench, &self.retry, waiters, count, &mut retry_cost).await?;
         }
@@ -91,7 +91,7 @@ async fn floor_p50(floor: &mut Publish, count: u64) -> Outcome<f64> {
 async fn cost(bench: &mut Bench, lock: &impl Contender, waiters: u64, count: u64, cost: &mut Cost) -> Outcome<()> {
     let meter = Meter::begin(&mut bench.admin).await?;
     relay(lock, waiters, count, Pace::Flat).await?;
-    // The waiters that are left at the end get the lock too, beyond the count.
+    // The waiters that remain at the end get the lock too, beyond the count.
     meter.end(&mut bench.admin, count + waiters, cost).await
 }
 

@@ -1,4 +1,4 @@
-//! Many locks held by one client: whether it keeps them, and at what cost.
+//! One client holds many locks: whether it keeps them, and at what cost.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const NAMES: [&str; 4] = ["held-10000-lost", "held-10000-client", "held-1000
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
     let count = 10_000;
-    // In each window all locks are renewed once: it is a third of the lease.
+    // A window is a third of the lease: in each one, the client renews all locks once.
     let (lease, windows) = bench.mode.pick((30, 6), (3, 5));
     let (lease, window) = (Duration::from_secs(lease), Duration::from_secs(lease / 3));
     let before = bench.admin.info("clients", "connected_clients").await?;

@@ -8,7 +8,7 @@ use crate::measure::Series;
 use crate::report::{Row, Target, number};
 use crate::{Bench, Outcome, Transport};
 
-/// Locks that are taken before the first measurement, so that code and buffers are loaded.
+/// The locks taken before the first measurement, so that code and buffers are loaded.
 const WARM: u64 = 200;
 
 pub async fn run(bench: &mut Bench) -> Outcome<()> {
@@ -53,7 +53,7 @@ async fn of_a_waiter(bench: &Bench, count: u64) -> Outcome<f64> {
     let before = child.number("rss").await?;
     child.ask(&format!("wait memory {count}")).await?;
     wait_for_queue(&ours, WARM + count).await?;
-    // Wait for one poll, since its memory is part of waiting.
+    // Waits for one poll, since its memory is part of waiting.
     tokio::time::sleep(settings.poll_interval).await;
     let after = child.number("rss").await?;
     child.end().await?;
@@ -61,7 +61,7 @@ async fn of_a_waiter(bench: &Bench, count: u64) -> Outcome<f64> {
     Ok((after - before) / count as f64)
 }
 
-/// Growth over five of six slices. The first one is for warming up.
+/// The growth over five of six slices. The first one is a warm-up.
 async fn churn(bench: &mut Bench) -> Outcome<()> {
     let mut slice = bench.mode.pick(Duration::from_secs(5), Duration::from_millis(400));
     if bench.mode.long {

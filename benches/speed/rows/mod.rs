@@ -1,4 +1,4 @@
-//! What is measured. The rows of a group share their rounds.
+//! The groups of rows. The rows of a group share their rounds.
 
 mod dead;
 mod fairness;

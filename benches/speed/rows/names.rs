@@ -1,4 +1,4 @@
-//! What Redis keeps of names that are used once.
+//! What Redis keeps for names that are used once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ async fn use_once(client: &LockClient, count: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// How many keys were checked, and how many of them are not a token or have no TTL.
+/// Returns how many keys it checked, and how many of them are no token or have no TTL.
 async fn sample(bench: &mut Bench) -> Outcome<(u64, u64)> {
     let (mut cursor, mut seen, mut wrong) = ("0".to_owned(), 0, 0);
     for _ in 0..5 {

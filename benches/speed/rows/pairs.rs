@@ -1,4 +1,4 @@
-//! Locks without contention: one task, and many tasks with a name each.
+//! Locks without contention: one task, and many tasks that each have a name.
 
 use std::time::Instant;
 
@@ -16,7 +16,8 @@ pub const ALONE: [&str; 1] = ["uncontended"];
 pub async fn alone(bench: &mut Bench) -> Outcome<()> {
     let count = bench.mode.pick(3000, 200);
     one_task(bench, Transport::Tcp, count).await?;
-    // Not the peers: they run in a process of their own, and the machine may wake that one twice as fast as this.
+    // Without the peers: they run in their own process, and the machine may wake that process twice as fast as this
+    // one.
     one_task(bench, Transport::Unix, count).await
 }
 
@@ -134,7 +135,7 @@ async fn our_tasks(client: &LockClient, tasks: u64, each: u64) -> Outcome<()> {
     let running = locks.map(|lock| async move {
         for number in 0..each {
             let begun = Instant::now();
-            // Errors did happen on a busy machine, so the message says when.
+            // Errors did happen on a busy machine, so the message reports the time.
             let when =
                 |error| format!("{error}, {:?} after pair {number} of one in {tasks} tasks began", begun.elapsed());
             pair(&lock).await.map_err(when)?;

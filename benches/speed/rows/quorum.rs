@@ -1,4 +1,4 @@
-//! A lock on several masters, compared with one server, and with clients that race for a majority as Redlock's do.
+//! A lock on several masters, next to one server, and next to clients that race for a majority as Redlock's do.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub const FAULTS: [&str; 4] =
     ["quorum-minority-killed-3", "quorum-minority-killed-5", "quorum-gate-killed", "quorum-gate-frozen"];
 
 const TASKS: usize = 16;
-/// Each of them is a connection to each server, as a process of its own would have.
+/// Each client has a connection to each server, as a separate process would.
 const CLIENTS: usize = 16;
 const HOLD: Duration = Duration::from_millis(2);
 const DELAY: Duration = Duration::from_millis(5);
@@ -64,7 +64,7 @@ async fn connect(urls: &[String]) -> Outcome<LockClient> {
     Ok(each.without_strict_restart().connect(urls).await?)
 }
 
-/// Beside one server in the same rounds.
+/// Compares with one server in the same rounds.
 pub async fn pairs(bench: &mut Bench) -> Outcome<()> {
     let count = bench.mode.pick(1000, 50);
     for (name, nodes) in [("quorum-3", 3), ("quorum-5", 5)] {
@@ -89,7 +89,7 @@ pub async fn pairs(bench: &mut Bench) -> Outcome<()> {
     over_a_link(bench).await
 }
 
-/// Round trips, where nothing else counts.
+/// Counts round trips over a slow link, where nothing else matters.
 async fn over_a_link(bench: &mut Bench) -> Outcome<()> {
     let count = bench.mode.pick(40, 5);
     let masters = Masters::start(3).await?;
@@ -132,7 +132,7 @@ async fn pair_times<T>(count: u64, pair: impl AsyncFn() -> Outcome<T>) -> Outcom
     Ok(p50(&times))
 }
 
-/// One of several clients: each clone is the next one's.
+/// One of several clients. Each clone takes the next client.
 struct Ours {
     locks: Arc<Vec<FairLock>>,
     next: Arc<AtomicU64>,
@@ -178,7 +178,7 @@ impl Contender for Ours {
     }
 }
 
-/// A mutex, for what the sections alone allow.
+/// A local mutex shows how many turns the sections alone allow.
 #[derive(Clone, Default)]
 struct Local(Arc<tokio::sync::Mutex<()>>);
 
@@ -248,7 +248,7 @@ fn total(shares: &Shares) -> f64 {
     shares.counts.iter().sum::<u64>() as f64
 }
 
-/// Counts the library's log lines of rounds that got some servers, and released them.
+/// Counts the library's log lines about rounds that got some servers and released them.
 #[derive(Clone, Default)]
 struct Splits(Arc<AtomicU64>);
 
@@ -290,7 +290,7 @@ enum Fault {
     Freeze,
 }
 
-/// The longest time without a holder after a fault, while locks are held and waited for.
+/// The longest time without a holder after a fault, while clients hold and wait for locks.
 pub async fn faults(bench: &mut Bench) -> Outcome<()> {
     let limit = OPERATION_TIMEOUT.as_secs_f64() * 1e3 + 500.0;
     let rows: [(&str, usize, &[usize], Fault, f64); 4] = [
@@ -312,7 +312,7 @@ pub async fn faults(bench: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// What happened from the fault on.
+/// The events since the fault.
 #[derive(Default)]
 struct Stall {
     last: Option<Instant>,
@@ -323,7 +323,7 @@ struct Stall {
 async fn stall_after(nodes: usize, which: &[usize], fault: Fault) -> Outcome<Stall> {
     let masters = Masters::start(nodes).await?;
     let ours = Ours::new(&masters).await?;
-    // Held all the time.
+    // The client holds this one all the time.
     let held = ours.locks[0].clone();
     let held = masters.client().await?.lock(format!("{} held", held.name())).lock().await?;
     let (over, stall) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Stall::default())));

@@ -1,4 +1,4 @@
-//! How long the server takes for each script while many wait for one name, from the server's slow log.
+//! The server's time for each script while many wait for one name, from the server's slow log.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,19 +58,19 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
     for child in children {
         child.end().await?;
     }
-    // The holder does not wait, nor do the tasks that are about to queue again.
+    // The holder does not wait, and neither do the tasks that are about to queue again.
     if still < waiters * 99 / 100 {
         return Err(format!("only {still} waited at the end").into());
     }
     tally.rows(bench, still)
 }
 
-/// Calls what runs the other scripts. Meanwhile the waiters hand the lock on, which runs acquire, release, renew and
-/// poll.
+/// Makes the calls that run the other scripts. In the meantime the waiters hand the lock on, which runs acquire,
+/// release, renew and poll.
 async fn use_every_script(lock: &FairLock, window: Duration) -> Outcome<()> {
     const STEPS: u32 = 20;
     for _ in 0..STEPS {
-        // They queue, and time out before they get the lock.
+        // These calls queue, and time out before they get the lock.
         let short_waits = (0..25).map(|_| lock.lock_timeout(Duration::from_millis(20)));
         futures::future::join_all(short_waits).await;
         lock.status().await?;

@@ -32,8 +32,8 @@ pub async fn run(bench: &mut Bench) -> Outcome<()> {
 
 pub const POLL: &str = "waiting-10000-poll";
 
-/// Redis' time for a poll of a client with `waiters` waiters. It polls more often than usual, so that there are enough
-/// polls.
+/// Redis' time for a poll of a client with `waiters` waiters. The client polls more often than usual, so that the row
+/// has enough polls.
 async fn polls(bench: &mut Bench, waiters: u64) -> Outcome<()> {
     let settings = Settings { poll_interval: Duration::from_millis(20), ..Settings::default() };
     let (_held, child) = line_up(bench, &settings, waiters).await?;
@@ -57,7 +57,7 @@ async fn polls(bench: &mut Bench, waiters: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// A lock that is held, and a process whose tasks wait for it.
+/// A held lock, and a process whose tasks wait for it.
 async fn line_up(bench: &mut Bench, settings: &Settings, waiters: u64) -> Outcome<(Held, Child)> {
     // The killed waiters of the last measurement would count too.
     bench.admin.clear().await?;

@@ -1,4 +1,4 @@
-//! All that a campaign runs: hosts, servers, workers, and the history of what is done to them.
+//! The parts of a campaign: hosts, servers, workers, and the history of its faults.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,9 +17,9 @@ use crate::server::within;
 use crate::settings::Settings;
 use crate::topology::{Kind, Topology, shard_of, slot_of};
 
-/// The leases of workers; the longest is what `strict_restart` is set to.
+/// The leases of workers. The longest is the setting of `strict_restart`.
 const LEASES: [u64; 2] = [3000, 5000];
-/// Longer than all that a worker does at its end: three operation time-outs, and a call that waits.
+/// Longer than everything that a worker does at its end: three operation timeouts, and a call that waits.
 const END: Duration = Duration::from_secs(30);
 
 pub struct Arena {
@@ -30,18 +30,18 @@ pub struct Arena {
     bed: PathBuf,
     workers: Mutex<Vec<Worker>>,
     next_fault: AtomicU64,
-    /// How many faults of servers are not over.
+    /// How many faults of servers have not ended.
     of_servers: AtomicUsize,
 }
 
-/// A client process, and how to start another one in its place.
+/// A client process, and the data to start another one in its place.
 struct Worker {
     host: Host,
     settings: Settings,
     process: Option<Child>,
 }
 
-/// What a fault may touch, for the judge. `None`: all of them.
+/// The hosts and shards that a fault may touch, for the judge. `None`: all of them.
 #[derive(Default, Clone)]
 pub struct Scope {
     pub hosts: Option<Vec<Host>>,
@@ -101,8 +101,8 @@ impl Arena {
             names: 16,
             tasks: 20,
             lines: 3,
-            // All that can be lost at once: 6 times `own`, what is shared, and the names above. Below 100, so that no single fault
-            // says much.
+            // The number of holds that one fault can lose: 6 times `own`, the shared names, and the names above. Below
+            // 100, so that no single fault weighs much.
             own: if several_masters { 13 } else { 8 },
             shared: if several_masters { 0 } else { 2 },
             force: ms(2000),
@@ -117,7 +117,7 @@ impl Arena {
     fn write_settings(&self, kind: Kind, seed: u64) {
         let workers = self.workers.lock().unwrap();
         let longest = |time: fn(&Settings) -> Duration| workers.iter().map(|w| time(&w.settings)).max().unwrap();
-        // What strict_restart adds: twice the difference of clocks for several masters, and a second.
+        // The addition of strict_restart: twice the difference of clocks for several masters, and a second.
         let freeze = match (kind, self.strict) {
             (Kind::Quorum, _) => LEASES[1] + 3000,
             (_, true) => LEASES[1] + 1000,
@@ -150,7 +150,7 @@ impl Arena {
         self.workers.lock().unwrap().iter().map(|worker| worker.host.clone()).collect()
     }
 
-    /// What a fault does, written down before it begins and when nothing of it is left.
+    /// Runs a fault, and records it before it begins and after all its effects have ended.
     pub fn fault(&self, kind: &str, scope: &Scope, fault: impl FnOnce()) {
         let of_servers = usize::from(scope.hosts.is_none());
         self.of_servers.fetch_add(of_servers, Ordering::SeqCst);
@@ -170,7 +170,7 @@ impl Arena {
         self.history.line("healed", format_args!(r#""id":{id}"#));
     }
 
-    /// A fault that is over when all servers are there and agree.
+    /// A fault that ends when all servers are up and agree.
     pub fn fault_of_servers(&self, kind: &str, scope: &Scope, fault: impl FnOnce()) {
         self.fault(kind, scope, || {
             fault();
@@ -184,8 +184,8 @@ impl Arena {
         }
     }
 
-    /// A failover that no fault of this driver asks for: the Sentinels take a primary for down that a busy machine has starved. It is
-    /// written down from when they last did not.
+    /// Records a failover that no fault of this driver caused: the Sentinels believe that a primary is down which a
+    /// busy machine has starved. The record begins at the last time when they did not.
     pub fn watch_sentinels(&self, stop: &AtomicBool) {
         let mut calm = now();
         while !stop.load(Ordering::Relaxed) {
@@ -203,7 +203,7 @@ impl Arena {
         self.history.line(event, format_args!(r#""text":{text:?}"#));
     }
 
-    /// A worker on this host, with the number of its incarnation in its name.
+    /// Starts a worker on this host, with the number of its incarnation in its name.
     pub fn start_worker(&self, host: &Host) {
         let mut workers = self.workers.lock().unwrap();
         let worker = workers.iter_mut().find(|worker| worker.host == *host).expect("a worker of ours");
@@ -247,7 +247,7 @@ impl Arena {
         }
     }
 
-    /// Ends the load, and waits until all clients are closed.
+    /// Ends the load, and waits until all clients have closed.
     pub fn stop_workers(&self) {
         let mut workers = self.workers.lock().unwrap();
         workers.iter_mut().for_each(|worker| drop(worker.process.as_mut().and_then(|child| child.stdin.take())));
@@ -269,8 +269,9 @@ impl Arena {
         }
     }
 
-    /// A client that locks each name; then nothing may be left but tokens. Where nobody but dead clients waited, the first
-    /// to come takes their silence for one of the server, and forgives it once: their places go only afterwards.
+    /// Runs a client that locks each name. Afterwards only tokens may remain. If only dead clients waited, the first
+    /// newcomer takes their silence for a stall of the server and forgives it once, so their places go only after
+    /// that.
     pub fn sweep(&self) {
         let look = |longest| {
             let mut left = Vec::new();

@@ -1,4 +1,5 @@
-//! What all callers of a client process have in common: they ask, wait, rely on what they got, give it back, and write all of it down.
+//! The common part of all callers of a client process: they ask, wait, rely on their holds, release them, and record
+//! all of it.
 
 use std::ops::Range;
 use std::pin::{Pin, pin};
@@ -75,7 +76,7 @@ impl Worker {
         self.history.line("hold", format_args!(r#""id":{id},"tok":{token},"own":"{owner}","until":{until}{more}"#));
     }
 
-    /// Writes down the outcome of a call. `fixed`: the lease is not renewed.
+    /// Records the outcome of a call. `fixed`: the lease is not renewed.
     pub fn told<G: Guard>(
         &self,
         id: u64,
@@ -95,7 +96,7 @@ impl Worker {
     }
 }
 
-/// The local deadline. The clock is read first, so that it is rather too early.
+/// The local deadline. It reads the clock first, so the deadline is rather too early.
 pub fn until(held: &Held) -> u64 {
     let before = now();
     before + nanos(held.valid_for())
@@ -142,7 +143,7 @@ impl Caller {
             biased;
             outcome = &mut waiting => worker.told(id, outcome.map(Tried::Acquired), fixed),
             () = worker.stopped() => {
-                // Before it is dropped, which is when the server hears of it.
+                // Before the drop, at which the server learns of it.
                 worker.end(id, "cancelled");
                 None
             }
@@ -207,14 +208,14 @@ impl Caller {
         self.ask_register(&request).await;
     }
 
-    /// Writes to the register, holds it for this time, and gives it back. Ends early at a loss.
+    /// Writes to the register, holds for this time, and releases. Ends early at a loss.
     pub async fn section<G: Guard>(&mut self, id: u64, guard: G, length: Duration) {
         if self.rely(id, &guard, length).await {
             self.give_back(id, guard).await;
         }
     }
 
-    /// Writes to the register, and holds it for this time. `false`: it was lost.
+    /// Writes to the register, and holds for this time. `false`: the hold was lost.
     pub async fn rely<G: Guard>(&mut self, id: u64, guard: &G, length: Duration) -> bool {
         if let Some(access) = G::AT_REGISTER {
             self.write(id, guard, access).await;
@@ -243,11 +244,11 @@ impl Caller {
         self.worker.history.line("freed", format_args!(r#""id":{id},"why":"{why}""#));
     }
 
-    /// The loss, if there was one, and the last deadline that was known before it.
+    /// The loss, if there was one, and the last known deadline before it.
     async fn hold_on<G: Guard>(&mut self, id: u64, guard: &G, length: Duration) -> Option<(Loss, u64)> {
         let (worker, over) = (self.worker.clone(), now() + nanos(length));
         let step = nanos(worker.settings.lease) / 6;
-        // Zero until it was seen to be valid: without a deadline ahead there is none to know.
+        // Zero until the caller has seen a deadline ahead.
         let (mut known, mut written) = (0, 0);
         let mut lost = pin!(guard.lost());
         while now() < over && !worker.has_stopped() {
@@ -257,7 +258,7 @@ impl Caller {
                 loss = &mut lost => return Some((loss, known)),
                 () = sleep(look) => {}
             }
-            // The clock before the deadline: a process that is stopped between the two claims too little.
+            // Reads the clock before the deadline: a process that stops between the two claims too little.
             let looked = now();
             known = match nanos(guard.valid_for()) {
                 0 => known,

@@ -1,4 +1,4 @@
-//! An operator who takes holds away.
+//! An operator who ends holds by force.
 
 use fairlock::RequestError;
 use tokio::time::sleep;
@@ -24,7 +24,7 @@ impl Caller {
         })
     }
 
-    /// Reads the holder, and takes that hold away. One in eight times without looking.
+    /// Reads the holder, and ends that hold. One time in eight it ends whatever hold there is.
     async fn force_one_of(&mut self, names: &[String]) {
         let name = self.rng.choice(names).expect("there are names");
         let lock = self.worker.client.lock(name);
@@ -65,11 +65,11 @@ impl Caller {
         }
     }
 
-    /// `which`: the field that says which hold is meant.
+    /// `which`: the field that names the hold.
     async fn force(&self, name: &str, which: &str, forced: impl Future<Output = Result<bool, RequestError>>) {
         let id = self.worker.new_id();
         self.worker.history.line("force", format_args!(r#""id":{id},"n":"{name}"{which}"#));
-        // Without an answer it may have run.
+        // Without an answer the request may have run.
         if let Ok(hit) = forced.await {
             self.worker.history.line("forced", format_args!(r#""id":{id},"hit":{hit}"#));
         }

@@ -1,5 +1,5 @@
-//! Callers whose locks and permits outlive their guards: one detaches, and posts the handle at the register; another one takes it
-//! there.
+//! Callers whose locks and permits outlive their guards: one caller detaches, and posts the handle at the register.
+//! Another one takes it there.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::caller::{Caller, Running, nanos};
 use crate::history::now;
 use crate::kinds::{Detachable, Permits, Wanted};
 
-/// A handle, and which hold it was made of: `CLIENT/ID`.
+/// A handle, and the hold that it came from: `CLIENT/ID`.
 struct Posted {
     from: String,
     handle: HoldHandle,
 }
 
 impl Caller {
-    /// Detaches what it locks.
+    /// Locks and detaches, again and again.
     pub fn that_detaches(mut self, name: String) -> Running {
         Box::pin(async move {
             let lock = self.worker.client.lock(&name);
@@ -44,7 +44,7 @@ impl Caller {
         Box::pin(self.take_all::<Permit>(name))
     }
 
-    /// Others take the handle, or this caller goes on itself, or the lease of the handle ends.
+    /// Others take the handle, or this caller continues itself, or the lease of the handle ends.
     async fn begin<W: Wanted>(&mut self, wanted: &W)
     where
         W::Guard: Detachable,
@@ -86,7 +86,7 @@ impl Caller {
         let worker = self.worker.clone();
         let lease = self.ms(2000..5000);
         worker.history.line("detach", format_args!(r#""id":{id},"lease":{}"#, lease.as_millis()));
-        // As a holder counts: from before it asked, and less what clocks may differ by.
+        // Like a holder's deadline: from before the request, less the possible difference of clocks.
         let until = now() + nanos(lease) / 100 * 99 - nanos(Duration::from_millis(2));
         let (handle, why) = match guard.detach(lease).await {
             Ok(handle) => (handle, format!(r#""ok","until":{until}"#)),

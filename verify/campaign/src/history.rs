@@ -1,7 +1,7 @@
 //! The history: one file of JSON lines for each process. The judge reads them all.
 //!
-//! Each line has `t`, nanoseconds of CLOCK_MONOTONIC, which all processes of the machine share, `e`, what happened, and `c`, who
-//! saw it. The other fields, by `e`:
+//! Each line has `t`, `e` and `c`. `t` is nanoseconds of CLOCK_MONOTONIC, which all processes of the machine share;
+//! `e` is the event, and `c` the process that saw it. The other fields depend on `e`:
 //!
 //! | `e` | written by | fields |
 //! |---|---|---|
@@ -9,29 +9,29 @@
 //! | `ask` | before a call | `id`, `n` the name, `how` (lock, timeout, try, all, attach, release), `limit` in ms if there is one |
 //! | `hold` | after a call that got the lock | `id`, `tok`, `own` the owner, `until` the local deadline, `fixed` if the lease is not renewed |
 //! | `until` | a holder whose deadline has moved | `id`, `until` |
-//! | `shrink` | before a holder gives a part back, or a writer becomes a reader | `id`, `w` what is left |
-//! | `end` | after a call that got nothing, before one is dropped | `id`, `why` |
-//! | `in`, `out` | a nested call: after it got a guard, after that was unlocked | `id` of the hold, `k` holds there are now |
-//! | `detach` | before a guard is detached | `id`, `lease` of the handle in ms |
+//! | `shrink` | before a holder releases a part, or a writer becomes a reader | `id`, `w` the remaining weight |
+//! | `end` | after a call that got nothing, before the caller drops one | `id`, `why` |
+//! | `in`, `out` | a nested call: after it got a guard, after it unlocked that | `id` of the hold, `k` holds there are now |
+//! | `detach` | before a caller detaches a guard | `id`, `lease` of the handle in ms |
 //! | `detached` | after it | `id`, `why` (ok, unanswered, refused), `until` the local deadline of the handle if ok |
 //! | `free` | before an unlock or a drop | `id` |
 //! | `freed` | after an unlock | `id`, `why` |
-//! | `lost` | a holder that hears of its loss | `id`, `why`, `until` the last deadline it knew of |
-//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, if only one hold is meant its `tok`, and on several masters `owns`, who has it on each; `hit` |
+//! | `lost` | a holder that learns of its loss | `id`, `why`, `until` the last deadline it knew of |
+//! | `force`, `forced` | before and after a `force_unlock` | `id`, `n`, the `tok` of the hold if it names one, and on several masters `owns`, the owners there; `hit` |
 //! | `closing`, `closed` | before and after `close` | `why` |
-//! | `write` | the register, of a write, and of a reader's read | `id`, `n`, `tok`, `ok` |
-//! | `stall` | the pulse: this machine stood still | `d` ns, from `t` on |
-//! | `run`, `load`, `quiet`, `left` | the driver: settings, begin and end of the load, keys that stay | see driver.rs |
-//! | `place` | the driver: which shard of a cluster has a name | `n`, `shard` |
-//! | `fault`, `healed` | the driver: before a fault, and when nothing of it is left | `id`, `kind`, `hosts`, `shards` |
+//! | `write` | the register, about a write, and about a reader's read | `id`, `n`, `tok`, `ok` |
+//! | `stall` | the pulse: this machine stalled | `d` ns, from `t` on |
+//! | `run`, `load`, `quiet`, `left` | the driver: settings, begin and end of the load, keys that remain | see arena.rs |
+//! | `place` | the driver: the shard of a cluster that has a name | `n`, `shard` |
+//! | `fault`, `healed` | the driver: before a fault, and after all its effects have ended | `id`, `kind`, `hosts`, `shards` |
 //!
-//! What several may hold has three more fields in `ask`: `mode` (permit, read, write), `w` what is asked for, and `of` what there is
-//! of the name, the same in all of its calls. Holders may weigh `of` together. A reader weighs 1, and a writer all. Without these
-//! fields it is a lock: 1 of 1.
+//! For a shared name, `ask` has three more fields: `mode` (permit, read, write), `w` the wanted weight, and `of` the
+//! limit of the name, which is the same in all its calls. Holders may weigh `of` together. A reader weighs 1, and a
+//! writer all. Without these fields the name is a lock: 1 of 1.
 //!
-//! A call by a handle (attach, release) has `from` in `ask`: the hold that the handle was made of, as `CLIENT/ID`. It has no limit.
-//! After an attach the hold has a line `hold` of its own, with the same token; it weighs what the hold weighed. `detached` with `unanswered`: the handle has the hold, or
-//! nothing; with `refused`: the guard has it as before.
+//! A call with a handle (attach, release) has `from` in `ask`: the detached hold, as `CLIENT/ID`. It has no limit.
+//! After an attach the hold has its own line `hold`, with the same token and weight. `detached` with `unanswered`: the
+//! handle has the hold, or nothing; with `refused`: the guard has it as before.
 
 use std::fmt::Arguments;
 use std::fs::File;
@@ -45,7 +45,7 @@ pub fn now() -> u64 {
     u64::try_from(time.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap()
 }
 
-/// One file of the history. A line is one write, so that none is lost or cut when the process is killed.
+/// One file of the history. Each line is one write, so a kill neither loses nor cuts one.
 pub struct History {
     file: File,
     who: String,
@@ -57,7 +57,7 @@ impl History {
         Self { file, who: who.to_owned() }
     }
 
-    /// A line that happens now. `fields`: the rest of it, as JSON.
+    /// Writes a line with the present time. `fields`: its other fields, as JSON.
     pub fn line(&self, event: &str, fields: Arguments) {
         self.line_at(now(), event, fields);
     }

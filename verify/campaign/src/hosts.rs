@@ -1,5 +1,6 @@
-//! Hosts: network namespaces, each with a veth pair to this process's own namespace, which routes between them. All is inside
-//! namespaces that scripts/campaign made, so nothing of it outlives this process, and nothing reaches another network.
+//! Hosts: network namespaces, each with a veth pair to this process's own namespace, which routes between them.
+//! Everything is inside namespaces that scripts/campaign made, so nothing outlives this process or reaches another
+//! network.
 
 use std::path::Path;
 use std::process::Command;
@@ -57,7 +58,7 @@ impl Network {
         host
     }
 
-    /// The cable of a host is pulled. Others hear that it cannot be reached.
+    /// Pulls the cable of a host. Others learn that it is unreachable.
     pub fn pull(&self, host: &Host) {
         run(&format!("ip link set {} down", host.link()));
     }
@@ -66,7 +67,7 @@ impl Network {
         run(&format!("ip link set {} up", host.link()));
     }
 
-    /// From now on nothing passes from one to the other, without a notice.
+    /// From now on the network silently drops packets from one to the other.
     pub fn drop_packets(&self, from: &Host, to: &Host) {
         run(&format!("ip rule add from {} to {} blackhole", from.address(), to.address()));
     }

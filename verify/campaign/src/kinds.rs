@@ -1,4 +1,4 @@
-//! What there is to hold, each kind by its own part of the public API: locks, permits, reads and writes.
+//! The kinds of holds, each by its own part of the public API: locks, permits, reads and writes.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use fairlock::{
     Loss, Permit, ReadGuard, Tried, UnlockError, WriteGuard,
 };
 
-/// What a writer takes of a read-write lock. A reader takes one.
+/// A writer's units of a read-write lock. A reader has one.
 pub const WHOLE: u32 = 1024;
 
 /// A guard of any kind.
 pub trait Guard: Deref<Target = Held> + Send + Sync {
-    /// How the register is to take its token. Permits are in no order there.
+    /// How the register treats its token, or `None` for permits, which have no order there.
     const AT_REGISTER: Option<&str>;
 
     fn lost(&self) -> impl Future<Output = Loss> + Send;
@@ -68,7 +68,7 @@ impl Guard for WriteGuard {
     }
 }
 
-/// A guard that a handle can be made of.
+/// A guard that can be detached.
 pub trait Detachable: Guard + Sized {
     fn detach(self, lease: Duration) -> impl Future<Output = Result<HoldHandle, DetachError<Self>>> + Send;
     fn attach(client: &LockClient, handle: &HoldHandle) -> impl Future<Output = Result<Self, HandleError>> + Send;
@@ -94,12 +94,12 @@ impl Detachable for Permit {
     }
 }
 
-/// What a caller wants, and the ways to ask for it.
+/// A name that a caller wants, and the ways to ask for it.
 pub trait Wanted: Sync {
     type Guard: Guard;
 
     fn name(&self) -> &str;
-    /// How it is shared, for the history.
+    /// The fields about its share, for the history.
     fn share(&self) -> String;
     fn wait(&self) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;
     fn wait_for(&self, limit: Duration) -> impl Future<Output = Result<Self::Guard, LockError>> + Send;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::caller::{Caller, Running, reason};
 
 impl Caller {
-    /// Many short sections, in all the ways there are.
+    /// Many short sections, in all possible ways.
     pub fn any_of(mut self, names: Vec<String>) -> Running {
         Box::pin(async move {
             while !self.worker.has_stopped() {
@@ -47,17 +47,17 @@ impl Caller {
         }
     }
 
-    /// A long line of waiters whose order is known.
+    /// A long line of waiters with a known order.
     pub fn in_line(self, name: String) -> Running {
         self.again_and_again(name, 20..60, 0..100)
     }
 
-    /// Holds it for seconds, so that there is much to lose.
+    /// Holds the lock for seconds, so that there is much to lose.
     pub fn for_long(self, name: String) -> Running {
         self.again_and_again(name, 3000..12_000, 0..300)
     }
 
-    /// Holds it for as many ms, and pauses for as many.
+    /// Holds for a random time and pauses for a random time, both in ms.
     fn again_and_again(mut self, name: String, lengths: Range<u64>, pauses: Range<u64>) -> Running {
         Box::pin(async move {
             let lock = self.worker.client.lock(&name);
@@ -114,7 +114,7 @@ impl Caller {
         let running = lock.with(|held| async move {
             inside.holds(id, &held, "");
             self.write(id, &held, "write").await;
-            // The release is `with`'s own.
+            // `with` does the release itself.
             inside.history.line("free", format_args!(r#""id":{id}"#));
         });
         let mut running = pin!(running);

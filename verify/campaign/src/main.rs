@@ -1,17 +1,18 @@
-//! A campaign: fairlock on real processes, hosts and networks, with faults at random by seed.
+//! A campaign: fairlock on real processes, hosts and networks, with random faults by seed.
 //!
 //! ```text
 //! scripts/campaign --topology single --minutes 5 --seed 7
 //! ```
 //!
-//! This program makes the hosts, starts servers and clients, brings the faults, and leaves a history. `fairlock-judge` judges it.
+//! This program makes the hosts, starts servers and clients, brings the faults, and writes a history, which
+//! `fairlock-judge` judges.
 //! - `--topology single|sentinel|cluster|quorum`
 //! - `--minutes N`: of load; may have a fraction
-//! - `--seed N`: decides the settings, the faults and what the clients want, though not the moment of each step
-//! - `--only KIND`: only this kind of fault; may be given more than once. `--only none`: no fault
+//! - `--seed N`: decides the settings, the faults and the clients' wishes, but not the moment of each step
+//! - `--only KIND`: only this kind of fault; you can repeat it. `--only none`: no fault
 //! - `--out DIR`: where the history and the logs go
 //!
-//! Each process is a child of this one, inside namespaces of its own: all ends with it, however it ends.
+//! Each process is a child of this one, inside its own namespaces, so all of them end with it, however it ends.
 
 mod arena;
 mod caller;
@@ -91,11 +92,11 @@ fn drive(options: &Options) {
     std::fs::create_dir_all(out.join("history")).expect("a folder for the run");
     let bed = out.canonicalize().expect("it was made");
     server::compile_clock(&bed);
-    // Half of the seeds: where it is an option.
+    // Half of the seeds, if the topology has the option.
     let strict = matches!(topology, Kind::Single | Kind::Sentinel) && seed.is_multiple_of(2);
     let arena = Arena::start(*topology, &bed, *seed, strict, WORKERS);
     let mut helpers = start_helpers(&arena, &bed);
-    // A fresh server that is strict grants nothing at first.
+    // A fresh strict server grants nothing at first.
     arena.fault("start", &Scope::default(), || {
         arena.hosts().iter().for_each(|host| arena.start_worker(host));
         std::thread::sleep(Duration::from_secs(if strict || *topology == Kind::Quorum { 10 } else { 2 }));
@@ -111,7 +112,7 @@ fn drive(options: &Options) {
         stop.store(true, Ordering::Relaxed);
     });
     arena.note("quiet", "no more faults");
-    // Long enough that a name that stays blocked is seen.
+    // Long enough to notice a name that stays blocked.
     std::thread::sleep(Duration::from_secs(10));
     arena.stop_workers();
     arena.sweep();

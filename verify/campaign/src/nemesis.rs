@@ -1,6 +1,7 @@
-//! Faults at random, by seed. Two threads bring them: one to servers and the network, one to clients and connections.
+//! Random faults, by seed. One thread brings faults of servers and the network, the other faults of clients and
+//! connections.
 //!
-//! The judge's table (verify/judge/src/table.rs) says of each kind which promise it suspends.
+//! The judge's table (verify/judge/src/table.rs) lists the promises that each kind suspends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use Kind::{Cluster, Quorum, Sentinel, Single};
 
 type Act = fn(&Arena, &mut Rng, &str);
 
-/// A kind of fault: what it does, and how often it is drawn on each topology.
+/// A kind of fault, its action, and how often each topology draws it.
 struct Fault {
     kind: &'static str,
     act: Act,
@@ -26,7 +27,7 @@ struct Fault {
 }
 
 const EVERYWHERE: &[(Kind, u32)] = &[(Single, 2), (Sentinel, 2), (Cluster, 2), (Quorum, 2)];
-/// What forgets, fails over, or shifts clocks is drawn by the campaign's temper: see `draw`.
+/// The campaign's temper decides about faults that forget, fail over, or shift clocks: see `draw`.
 const SERVERS: &[Fault] = &[
     Fault { kind: "silent", act: silent, on: &[(Single, 5), (Sentinel, 4), (Cluster, 4), (Quorum, 4)] },
     Fault { kind: "one-way-out", act: one_way_out, on: EVERYWHERE },
@@ -56,7 +57,7 @@ const CLIENTS: &[Fault] = &[
     Fault { kind: "scripts", act: scripts, on: EVERYWHERE },
 ];
 
-/// Brings faults until it has to stop. The last one is over when it returns.
+/// Brings faults until it has to stop. When it returns, the last one has ended.
 pub fn torment(arena: &Arena, seed: u64, only: &[String], stop: &AtomicBool) {
     std::thread::scope(|scope| {
         for (faults, pause, salt) in [(SERVERS, 1500..4000, 1), (CLIENTS, 1000..5000, 2)] {
@@ -72,8 +73,8 @@ pub fn torment(arena: &Arena, seed: u64, only: &[String], stop: &AtomicBool) {
     });
 }
 
-/// The faults of this campaign, as often as they are to be drawn. One seed in three shifts clocks, and then nothing forgets: tokens
-/// of a server without its data come from its clock.
+/// The faults of this campaign, each as often as its weight. One seed in three shifts clocks, and then no server
+/// forgets: without its data, a server takes tokens from its clock.
 fn draw(arena: &Arena, faults: &'static [Fault], seed: u64, only: &[String]) -> Vec<&'static Fault> {
     let clocks = seed.is_multiple_of(3);
     let forgets = ["wipe-server", "flush", "flush-majority", "failover", "stray-master"];
@@ -88,7 +89,7 @@ fn draw(arena: &Arena, faults: &'static [Fault], seed: u64, only: &[String]) -> 
     faults.iter().filter(is_wanted).flat_map(|fault| std::iter::repeat_n(fault, times(fault))).collect()
 }
 
-/// False: the campaign is over.
+/// False: the campaign has ended.
 fn rest(ms: u64, stop: &AtomicBool) -> bool {
     for _ in 0..ms / 50 {
         if stop.load(Ordering::Relaxed) {
@@ -99,7 +100,7 @@ fn rest(ms: u64, stop: &AtomicBool) -> bool {
     true
 }
 
-/// Short, longer than some time-outs, or longer than all leases.
+/// Short, longer than some timeouts, or longer than all leases.
 fn dwell(rng: &mut Rng) {
     let ms = match rng.u32(0..4) {
         0 => rng.u64(50..800),
@@ -114,7 +115,7 @@ fn any_host(arena: &Arena, rng: &mut Rng) -> Host {
     hosts[rng.usize(0..hosts.len())].clone()
 }
 
-/// One host of a client, or up to half of them.
+/// One client's host, or up to half of them.
 fn some_hosts(arena: &Arena, rng: &mut Rng) -> (Vec<Host>, Scope) {
     let hosts = arena.hosts();
     let count = rng.usize(1..=hosts.len() / 2);
@@ -126,7 +127,7 @@ fn server_hosts(arena: &Arena) -> Vec<Host> {
     arena.topology.servers.iter().chain(&arena.topology.sentinels).map(|server| server.host.clone()).collect()
 }
 
-/// A server that is in use, and what it serves.
+/// A server in use, and the shards that it serves.
 fn any_master(arena: &Arena, rng: &mut Rng) -> (Arc<Server>, Scope) {
     let mut masters = arena.topology.masters();
     if masters.is_empty() {
@@ -142,7 +143,7 @@ fn scope_of(arena: &Arena, server: &Server) -> Scope {
     Scope { hosts: None, shards: shard.map(|shard| vec![shard]) }
 }
 
-/// Nothing passes between these pairs, for a while.
+/// Drops all packets between these pairs, for a while.
 fn part(arena: &Arena, rng: &mut Rng, pairs: &[(Host, Host)]) {
     pairs.iter().for_each(|(from, to)| arena.network.drop_packets(from, to));
     dwell(rng);
@@ -187,7 +188,7 @@ fn cable(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// The hosts fall into two sides that do not hear each other.
+/// The hosts fall into two sides that cannot reach each other.
 fn halves(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (mut one, mut other) = (Vec::new(), Vec::new());
     for host in arena.hosts().into_iter().chain(server_hosts(arena)) {
@@ -197,14 +198,14 @@ fn halves(arena: &Arena, rng: &mut Rng, kind: &str) {
     arena.fault_of_servers(kind, &Scope::default(), || part(arena, rng, &pairs));
 }
 
-/// Each client misses another one of several masters.
+/// Each client misses another one of the masters.
 fn ring(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (hosts, servers) = (arena.hosts(), server_hosts(arena));
     let pairs = hosts.iter().cloned().zip(servers.iter().cloned().cycle()).collect();
     arena.fault(kind, &Scope::default(), || part(arena, rng, &both_ways(pairs)));
 }
 
-/// A server is cut off from clients, servers and Sentinels.
+/// Cuts a server off from clients, servers and Sentinels.
 fn cut_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (server, scope) = any_master(arena, rng);
     let others: Vec<_> =
@@ -222,7 +223,7 @@ fn stop_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// It comes back with what is on its disk.
+/// The server comes back with the data on its disk.
 fn kill_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (server, scope) = any_master(arena, rng);
     arena.fault_of_servers(kind, &scope, || {
@@ -232,7 +233,7 @@ fn kill_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// It comes back without data.
+/// The server comes back without data.
 fn wipe_server(arena: &Arena, rng: &mut Rng, kind: &str) {
     let (server, scope) = any_master(arena, rng);
     arena.fault_of_servers(kind, &scope, || {
@@ -249,7 +250,7 @@ fn restart(arena: &Arena, server: &Server) {
     thaw(arena);
 }
 
-/// One of several masters is restarted at a time, and the next one when it counts again: docs/quorum.md.
+/// Restart only one of several masters at a time, and the next when that one counts again: docs/quorum.md.
 fn thaw(arena: &Arena) {
     if arena.topology.kind == Quorum {
         std::thread::sleep(Duration::from_millis(8500));
@@ -264,7 +265,8 @@ fn flush(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// Two of three masters forget at once: what was held is lost, and nobody may have it before its lease is over.
+/// Two of three masters forget at once. Their holds are lost, and nobody may get the names before the leases have
+/// ended.
 fn flush_majority(arena: &Arena, rng: &mut Rng, kind: &str) {
     let servers = rng.choose_multiple(&arena.topology.servers, 2);
     arena.fault_of_servers(kind, &Scope::default(), || {
@@ -302,7 +304,8 @@ fn disk(arena: &Arena, rng: &mut Rng, kind: &str) {
         dwell(rng);
         server.empty_disk();
         arena.settle();
-        // A short write may have left half a command in the file, and a server that is killed later would not start with it.
+        // A short write may have left half a command in the file. If the server were killed later, it would not start
+        // with that.
         let _ = server.ask::<String>("CONFIG SET appendonly no");
         let _ = server.ask::<String>("CONFIG SET appendonly yes");
         let is_written = || server.info("persistence", "aof_rewrite_in_progress").as_deref() == Some("0");
@@ -333,7 +336,7 @@ fn failover(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// A replica is made a master by hand. The Sentinels make it a replica again.
+/// Promotes a replica by hand. The Sentinels make it a replica again.
 fn stray_master(arena: &Arena, _: &mut Rng, kind: &str) {
     let Some(replica) = arena.topology.servers.iter().find(|server| !server.is_master()) else { return };
     arena.fault_of_servers(kind, &Scope::default(), || {
@@ -365,7 +368,7 @@ fn node(arena: &Arena, rng: &mut Rng, kind: &str) {
     });
 }
 
-/// Some slots with names of this shard are at another node for a while.
+/// Another node has some slots with names of this shard for a while.
 fn lend_slots(arena: &Arena, shard: usize, from: &Server, to: &Server, rng: &mut Rng) {
     let mut lent: Vec<u16> = arena.names().iter().map(|name| slot_of(name)).collect();
     lent.retain(|slot| shard_of(*slot) == shard);
@@ -388,7 +391,7 @@ fn move_slot(arena: &Arena, slot: u16, from: &Server, to: &Server, rng: &mut Rng
         let _ = from.ask::<String>(&format!("MIGRATE {} 6379 {key} 0 2000", to.host.address()));
         std::thread::sleep(Duration::from_millis(rng.u64(0..100)));
     }
-    // The target first, so that the slot never has no master.
+    // The target first, so that the slot always has a master.
     let owned = format!("CLUSTER SETSLOT {slot} NODE {target}");
     for server in [to, from].into_iter().chain(arena.topology.masters().iter().map(AsRef::as_ref)) {
         let _ = server.ask::<String>(&owned);

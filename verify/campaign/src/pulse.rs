@@ -1,5 +1,5 @@
-//! An idle process that notices when the machine stands still: it wants to wake every few milliseconds. Bounds of time are
-//! widened by what it saw.
+//! An idle process that notices when the machine stalls: it wants to wake every few milliseconds. The judge
+//! widens bounds of time by the stalls that it saw.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! What the locks protect: a register for each name, which refuses a token smaller than the greatest it has seen of a writer. And
-//! where handles are posted for other clients, the last one of each name. A process of its own; the clients reach it over a Unix
-//! socket, which no fault of the network touches.
+//! The resource that the locks protect: a register for each name, which refuses a token smaller than a writer's
+//! greatest so far. Clients also post handles here for others; it keeps the last one of each name. It is a process of
+//! its own, and clients reach it over a Unix socket, which no fault of the network touches.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::history::History;
 
-/// What it knows of each name.
+/// The data of all names.
 #[derive(Default)]
 struct Names {
     greatest: HashMap<String, u64>,
@@ -37,19 +37,19 @@ fn serve_one(stream: &UnixStream, names: &Mutex<Names>, history: &History) {
     }
 }
 
-/// `write CLIENT ID NAME TOKEN`, or `read` in its place: `ok` or `old`. `post NAME FROM HANDLE`: `ok`. `take NAME`: `FROM HANDLE`, or
-/// `none`.
+/// `write CLIENT ID NAME TOKEN`, or `read` instead: `ok` or `old`. `post NAME FROM HANDLE`: `ok`. `take NAME`:
+/// `FROM HANDLE`, or `none`.
 fn answer(words: &[&str], names: &mut Names, history: &History) -> Option<String> {
     match words {
         [access, client, id, name, token] => {
             let token = token.parse::<u64>().ok()?;
             let greatest = names.greatest.entry((*name).to_owned()).or_default();
             let ok = token >= *greatest;
-            // Others read with smaller and greater tokens.
+            // Readers do not count: other readers have smaller and greater tokens.
             if *access == "write" {
                 *greatest = token.max(*greatest);
             }
-            // Under the lock: the order of the lines is that of the writes.
+            // Under the lock, so that the lines have the order of the writes.
             history.line("write", format_args!(r#""by":"{client}","id":{id},"n":"{name}","tok":{token},"ok":{ok}"#));
             Some(if ok { "ok" } else { "old" }.to_owned())
         }

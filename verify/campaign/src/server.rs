@@ -1,4 +1,4 @@
-//! A redis-server on a host of its own, with a disk and a clock of its own.
+//! A redis-server with its own host, disk and clock.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use redis::{Connection, FromRedisValue, RedisResult};
 use crate::hosts::{Host, run};
 
 pub const PORT: u16 = 6379;
-/// Longer than anything but a fault takes.
+/// Longer than anything takes except a fault.
 const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
 pub struct Server {
@@ -24,7 +24,7 @@ pub struct Server {
     process: Mutex<Option<Child>>,
 }
 
-/// The library that shifts clocks, compiled once for a campaign.
+/// The library that shifts clocks. A campaign compiles it once.
 pub fn compile_clock(dir: &Path) {
     let source = dir.join("clock.c");
     std::fs::write(&source, include_str!("clock.c")).unwrap();
@@ -44,7 +44,7 @@ impl Server {
         Self { host, dir, args, clock, process: Mutex::new(None) }
     }
 
-    /// A Sentinel with this configuration. It keeps its state in the file.
+    /// A Sentinel with this configuration file, in which it keeps its state.
     pub fn sentinel(bed: &Path, host: Host, configuration: &str) -> Self {
         let file = bed.join(format!("{}.conf", host.name));
         std::fs::write(&file, configuration).unwrap();
@@ -87,7 +87,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Asks with a command, given as its words. Not over the network: the driver can always reach it.
+    /// Runs a command, given as its words. It does not use the network, so the driver can always reach the server.
     pub fn ask<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
         let mut words = command.split(' ');
         let mut request = redis::cmd(words.next().unwrap_or_default());
@@ -97,7 +97,7 @@ impl Server {
         request.query(&mut self.connect()?)
     }
 
-    /// The same, where the answer must be there.
+    /// The same, but it panics without an answer.
     pub fn tell<T: FromRedisValue>(&self, command: &str) -> T {
         self.ask(command).unwrap_or_else(|error| panic!("{}: {command}: {error}", self.host.name))
     }
@@ -112,7 +112,7 @@ impl Server {
         self.info("replication", "role").as_deref() == Some("master")
     }
 
-    /// It is a replica that has all of its master's data.
+    /// Whether it is a replica that has all of its master's data.
     pub fn follows(&self) -> bool {
         self.info("replication", "master_link_status").as_deref() == Some("up")
     }
@@ -130,19 +130,19 @@ impl Server {
         }
     }
 
-    /// After a kill: all that is on its disk.
+    /// Deletes the data on its disk. Call it after a kill.
     pub fn wipe(&self) {
         run(&format!("rm -rf {}/appendonlydir", self.dir.join("disk").display()));
     }
 
-    /// Sets the wall clock of this server beside that of the machine.
+    /// Sets how far this server's wall clock is ahead of the machine's.
     pub fn shift_clock(&self, ms: i64) {
-        // In place: the process has the file mapped.
+        // Writes in place, because the process has mapped the file.
         let file = File::options().write(true).open(&self.clock).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &ms.to_ne_bytes(), 0).unwrap();
     }
 
-    /// Nothing more fits on its disk.
+    /// Fills its disk.
     pub fn fill_disk(&self) {
         let zeros = vec![0_u8; 1 << 16];
         let mut file = File::create(self.dir.join("disk/full")).unwrap();
@@ -155,7 +155,8 @@ impl Server {
         let _ = std::fs::remove_file(self.dir.join("disk/full"));
     }
 
-    /// Keys of the library that may not stay when all its clients are closed: all but last tokens and records of the start.
+    /// Keys of the library that may not remain after all its clients have closed: all but last tokens and records of
+    /// the start.
     pub fn leftovers(&self) -> Vec<String> {
         let keys: Vec<String> = self.tell("KEYS *");
         let may_stay = |key: &&String| key.ends_with(":{boot}") || key.ends_with("}:token");
@@ -172,12 +173,12 @@ impl Drop for Server {
     }
 }
 
-/// Asks until it is so.
+/// Waits until the condition holds.
 pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
     assert!(within(LONGEST_WAIT, is_so), "not within {LONGEST_WAIT:?}: {what}");
 }
 
-/// Whether it becomes so in this time.
+/// Whether the condition holds within this time.
 pub fn within(longest: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() {

@@ -8,28 +8,29 @@ pub struct Settings {
     /// This process in the history: `host.incarnation`.
     pub id: String,
     pub host: String,
-    /// The host's number among those of the workers, and how many they are.
+    /// The number of its host among the workers' hosts, and the number of workers.
     pub number: u32,
     pub workers: u32,
     pub seed: u64,
     pub urls: Vec<String>,
     pub history: String,
     pub register: String,
-    /// `current`, `multi`, or `split`: the client lives in another runtime than its callers.
+    /// `current`, `multi`, or `split`: the client's runtime is not the callers' runtime.
     pub runtime: String,
     pub lease: Duration,
     pub op: Duration,
     pub poll: Duration,
-    /// The longest lease of all, or zero for none.
+    /// The longest lease of all workers, or zero for none.
     pub strict: Duration,
     /// Names that everybody wants, and tasks that want them.
     pub names: u32,
     pub tasks: u32,
-    /// Names where all wait in a long line, with two tasks of each worker on each.
+    /// Names with a long line of waiters: two tasks of each worker on each.
     pub lines: u32,
-    /// Names that two workers want, and that are held for long.
+    /// Names that two workers want, and hold for long.
     pub own: u32,
-    /// The number of names of each kind that several may hold; there are twice as many whose locks are detached. Several masters have none.
+    /// The number of shared names of each kind. There are twice as many names whose locks are detached. Several
+    /// masters have neither.
     pub shared: u32,
     /// The pause between two `force_unlock`; zero for none.
     pub force: Duration,
@@ -104,27 +105,27 @@ impl Settings {
         (0..self.lines).map(|number| format!("line:{number}")).collect()
     }
 
-    /// The names that this worker shares with the one before it, or with the one behind it.
+    /// The names that this worker shares with the worker before it, or with the one after it.
     pub fn own_names(&self, of: u32) -> Vec<String> {
         (0..self.own).map(|number| format!("own:{}:{number}", of % self.workers)).collect()
     }
 
-    /// Locks that some detach, and others attach.
+    /// Locks that some callers detach and others attach.
     pub fn handle_names(&self) -> Vec<String> {
         (0..2 * self.shared).map(|number| format!("handle:{number}")).collect()
     }
 
-    /// With the numbers of their permits.
+    /// With their numbers of permits.
     pub fn semaphores(&self) -> Vec<(String, u32)> {
         self.shared_names("sem").zip((2..).step_by(3)).collect()
     }
 
-    /// Whose permits are held for long.
+    /// Callers hold their permits for long.
     pub fn long_semaphores(&self) -> Vec<(String, u32)> {
         self.shared_names("sem-long").map(|name| (name, 6)).collect()
     }
 
-    /// Whose permits some detach, and others attach.
+    /// Some callers detach their permits, others attach them.
     pub fn handle_semaphores(&self) -> Vec<(String, u32)> {
         self.shared_names("sem-handle").map(|name| (name, 3)).collect()
     }
@@ -145,7 +146,7 @@ impl Settings {
         (0..self.shared).map(move |number| format!("{kind}:{number}"))
     }
 
-    /// Names that one holds at a time.
+    /// Names with one holder at a time.
     pub fn locks(&self) -> Vec<String> {
         let own = (0..self.workers).flat_map(|worker| self.own_names(worker));
         let names = self.work_names().into_iter().chain(self.line_names()).chain(own);

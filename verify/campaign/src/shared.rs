@@ -9,7 +9,7 @@ use crate::caller::{Caller, Running};
 use crate::kinds::{Permits, Reads, Wanted, Writes};
 
 impl Caller {
-    /// Many short sections, in all the ways there are. Semaphores with the numbers of their permits, and read-write locks.
+    /// Many short sections, in all possible ways. `semaphores` have their numbers of permits.
     pub fn of_shared(mut self, semaphores: Vec<(String, u32)>, rw_names: Vec<String>) -> Running {
         Box::pin(async move {
             while !self.worker.has_stopped() {
@@ -48,7 +48,7 @@ impl Caller {
         })
     }
 
-    /// Reads for seconds, and writes at times.
+    /// Reads for seconds, and sometimes writes.
     pub fn reading_for_long(mut self, name: String) -> Running {
         Box::pin(async move {
             let lock = self.worker.client.rw_lock(&name);
@@ -85,7 +85,7 @@ impl Caller {
         }
     }
 
-    /// Some give a part of their permits back half-way.
+    /// Some release a part of their permits half-way.
     async fn with_permits(&mut self, id: u64, permit: Permit, length: Duration) {
         let weight = permit.weight();
         if weight == 1 || self.rng.bool() {
@@ -117,13 +117,13 @@ impl Caller {
         }
     }
 
-    /// Before the call: from here on it relies on no more.
+    /// Before the call: from here on the caller relies on no more.
     fn shrinks(&self, id: u64, weight: u32) {
         self.worker.history.line("shrink", format_args!(r#""id":{id},"w":{weight}"#));
     }
 }
 
-/// A call of a holder, which hears of a loss meanwhile: without an answer the call takes an operation time-out.
+/// A holder's call that also watches for a loss: without an answer the call takes an operation timeout.
 async fn unless_lost<T>(held: Held, call: impl Future<Output = T>) -> Result<T, Loss> {
     tokio::select! {
         biased;

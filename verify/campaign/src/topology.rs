@@ -122,13 +122,13 @@ impl Topology {
         }
     }
 
-    /// The shard that this master of a cluster serves: a third of the slots each.
+    /// The shard that this master of a cluster serves: a third of the slots.
     pub fn shard(&self, master: &Server) -> Option<usize> {
         let first = nodes(master)?.into_iter().find(|node| node.me)?.first_slot?;
         Some(shard_of(first))
     }
 
-    /// Whether this node could join the cluster: all others know it then, and it all of them.
+    /// Whether this node has joined the cluster: all nodes know all others.
     pub fn admit(&self, spare: &Server) -> bool {
         spare.ready();
         let _ = spare.ask::<String>(&format!("CLUSTER MEET {} {PORT}", self.servers[0].host.address()));
@@ -138,7 +138,8 @@ impl Topology {
         within(Duration::from_secs(20), || knows_all(spare) && self.servers.iter().all(|server| knows_all(server)))
     }
 
-    /// The node leaves, and all others forget it at the same time: otherwise they tell each other of it.
+    /// The node leaves, and all others forget it at the same time. Otherwise they would announce it to each other
+    /// again.
     pub fn dismiss(&self, spare: &Server) {
         let leaver = nodes(spare).unwrap_or_default().into_iter().find(|node| node.me);
         let _ = spare.ask::<String>("CLUSTER RESET HARD");
@@ -154,7 +155,8 @@ impl Topology {
         self.servers.iter().find(follows).cloned()
     }
 
-    /// Whether a Sentinel does. A failover may be under way, and the end of a short fault does not stop it.
+    /// Whether a Sentinel believes that the primary is down. A failover may be under way, and the end of a short fault
+    /// does not stop it.
     pub fn takes_primary_for_down(&self) -> bool {
         self.sentinels.iter().any(|sentinel| {
             let known: Option<HashMap<String, String>> = sentinel.ask(&format!("SENTINEL MASTER {SERVICE}")).ok();
@@ -162,7 +164,7 @@ impl Topology {
         })
     }
 
-    /// Whether all servers are there and agree on who is what.
+    /// Whether all servers are up and agree on their roles.
     pub fn is_settled(&self) -> bool {
         let answers = |server: &Arc<Server>| server.ask::<String>("PING").is_ok_and(|answer| answer == "PONG");
         if !self.servers.iter().chain(&self.sentinels).all(answers) {
@@ -206,14 +208,14 @@ fn start_server(kind: Kind, bed: &Path, host: &Host, first: &Host, number: usize
             if number > 0 {
                 args.extend(["--replicaof", &address, &port]);
             }
-            // What docs/deploying.md asks for beside `strict_restart`.
+            // docs/deploying.md asks for these as well as `strict_restart`.
             if strict {
                 args.extend(["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"]);
             }
         }
         Kind::Cluster => {
             args.extend(["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]);
-            // A shard without a master concerns no other shard.
+            // A shard without a master affects no other shard.
             args.extend(["--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no"]);
         }
         Kind::Single | Kind::Quorum => {}
@@ -223,7 +225,7 @@ fn start_server(kind: Kind, bed: &Path, host: &Host, first: &Host, number: usize
     Arc::new(server)
 }
 
-/// A node as another one knows it.
+/// A node from the view of another one.
 pub struct Node {
     pub id: String,
     pub me: bool,
@@ -231,7 +233,7 @@ pub struct Node {
     first_slot: Option<u16>,
 }
 
-/// All nodes, as this one knows them.
+/// All nodes, from the view of this one.
 pub fn nodes(server: &Server) -> Option<Vec<Node>> {
     let text: String = server.ask("CLUSTER NODES").ok()?;
     Some(text.lines().map(read_node).collect())
@@ -249,7 +251,7 @@ fn read_node(line: &str) -> Node {
     }
 }
 
-/// The slot of a lock: all of its keys have the tag `n:NAME`.
+/// The slot of a lock: all its keys have the tag `n:NAME`.
 pub fn slot_of(name: &str) -> u16 {
     let mut crc: u16 = 0;
     for byte in format!("n:{name}").bytes() {
@@ -261,7 +263,7 @@ pub fn slot_of(name: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The shard that has this slot when no slot is on its way. `redis-cli` gives 5461, 5462 and 5461 slots.
+/// The shard of this slot while no slot is moving. `redis-cli` assigns 5461, 5462 and 5461 slots.
 pub fn shard_of(slot: u16) -> usize {
     match slot {
         0..=5460 => 0,

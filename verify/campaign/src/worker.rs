@@ -1,4 +1,5 @@
-//! A client process. It uses the public API alone, and writes down what it asked, what it got, and until when it may rely on it.
+//! A client process. It uses only the public API, and records its requests, its holds, and until when it may rely on
+//! them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::settings::Settings;
 
 pub fn work(settings: Settings) {
     let runtime = runtime(&settings.runtime);
-    // `split`: the client's own runtime is another one than that of its callers.
+    // `split`: the client's runtime is not the callers' runtime.
     let home = (settings.runtime == "split").then(|| self::runtime("multi"));
     let handle = home.as_ref().map(|home| home.handle().clone());
     runtime.block_on(async {
@@ -41,7 +42,7 @@ pub fn work(settings: Settings) {
             [url] => builder.clone().connect(url.as_str()).await,
             urls => builder.clone().connect(urls.to_vec()).await,
         };
-        // A server whose user has too few rights at the moment is refused.
+        // A connect fails while the server's user has too few rights.
         let client = loop {
             match connect().await {
                 Ok(client) => break client,
@@ -137,8 +138,8 @@ async fn start(worker: &Arc<Worker>) -> JoinSet<()> {
     tasks
 }
 
-/// Each name once: a queue in which only the dead are left is served, and its places go. What is shared is taken as a whole, for
-/// which all that the dead still hold has to end.
+/// Locks each name once. So the server serves a queue in which only the dead remain, and their places go. It takes a
+/// shared name as a whole, which it gets only after everything that the dead still hold has ended.
 async fn sweep(worker: &Arc<Worker>) {
     let (client, settings) = (&worker.client, &worker.settings);
     let mut caller = Caller::new(worker, &mut Rng::with_seed(settings.seed)).await;

@@ -1,4 +1,4 @@
-//! A caller as the world and its checker see it, and the options of its client.
+//! A caller, from the view of the world and its checker, and the options of its client.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub const LEASE: Duration = Duration::from_secs(4);
 pub const GRANT_TTL: Duration = Duration::from_secs(3);
 pub const FIRST_LEASE: Duration = Duration::from_secs(5);
 pub const WAITER_TTL: Duration = Duration::from_secs(7);
-/// Not as long as an operation may take: a search looks at what comes between the two.
+/// Shorter than an operation may take, so that a search sees what happens in between.
 pub const POLL: Duration = Duration::from_millis(1900);
 
 #[derive(Debug, Clone)]
@@ -18,13 +18,13 @@ pub struct Caller {
     pub owner: u64,
     pub waits: bool,
     pub limit: Option<Instant>,
-    /// What it has of the name.
+    /// Its weight in the name.
     pub weight: u32,
     pub attaches: Option<Taken>,
     pub state: State,
 }
 
-/// The handle that a caller takes up.
+/// The handle that a caller attaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Taken {
     pub token: u64,
@@ -34,7 +34,7 @@ pub struct Taken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandleState {
     MayHold,
-    /// Before the caller began.
+    /// It was released before the caller began.
     GivenBack,
 }
 
@@ -45,7 +45,7 @@ impl Caller {
     }
 }
 
-/// Of the callers of one owner, the one that has come further counts.
+/// The furthest of an owner's callers counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     Waits,

@@ -1,11 +1,11 @@
-//! The form of a state in which the search compares it with others: times relative to now, numbers by their order.
+//! The canonical form, in which the search compares states: times relative to now, numbers by their order.
 //!
-//! What writes each kind of number is in proto/src/canonical.rs.
+//! proto/src/canonical.rs defines how to write each kind of number.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The numbers of each kind, by what they are written with.
+/// The numbers of each kind, by the integer type that writes them.
 #[derive(Default)]
 struct Numbers {
     seqs: BTreeMap<i128, u32>,

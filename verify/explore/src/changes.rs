@@ -1,5 +1,4 @@
-//! What callers do with what they hold, beside giving it back: they shrink it, extend it, and give it to handles, which others
-//! take up.
+//! Callers change their holds: they shrink, extend and detach them. Others attach the handles.
 
 use std::sync::Arc;
 
@@ -61,7 +60,7 @@ impl World {
         Event::Shrink { call, guard, weight }
     }
 
-    /// The caller of a guard that ends does not wait for what it has asked about it.
+    /// A caller that ends its guard no longer waits for a change of it.
     pub(crate) fn drop_change(&mut self, client: usize, guard: CallId) -> Option<Change> {
         let changes = self.clients[client].changes.iter();
         let meant = changes.filter(|(_, change)| change.guard() == Some(guard)).map(|(call, _)| *call).next();
@@ -77,7 +76,7 @@ impl World {
         self.clients[client].changes.remove(&call)
     }
 
-    /// Whether it was the outcome of a change.
+    /// Returns whether it was the outcome of a change.
     pub(crate) fn change_is_told(&mut self, client: usize, call: CallId, outcome: &Outcome) -> bool {
         let Some(change) = self.clients[client].changes.get(&call).cloned() else { return false };
         self.forget_change(client, call);
@@ -105,7 +104,7 @@ impl World {
         true
     }
 
-    /// Takes up a handle, or asks by it. Whether there was one.
+    /// Attaches a handle, or extends or releases its hold. Returns false if there is no handle.
     pub(crate) fn uses_handle(&mut self, client: usize) -> bool {
         let count = self.handles.left.len() as u64;
         if count == 0 {
@@ -119,7 +118,7 @@ impl World {
                 self.handles.left.remove(at);
                 self.ask(client, name, Question::Release { handle });
             }
-            // As a rule it is spent, and others may try it all the same.
+            // An attach usually uses up the handle, but others may still try it.
             how => {
                 if how == 2 {
                     self.handles.left.remove(at);
@@ -171,7 +170,7 @@ impl World {
         self.perhaps(6, 2000, |_| Happening::End(client, call));
     }
 
-    /// By a client that is still open.
+    /// Uses a client that is still open.
     pub(crate) fn give_handles_back(&mut self) {
         let Some(client) = self.clients.iter().position(|client| client.life == Life::Open) else { return };
         for (name, handle) in std::mem::take(&mut self.handles.left) {

@@ -1,4 +1,4 @@
-//! What must always be true (P1, P2, P5 to P9), by what callers see and by what is left at the servers.
+//! Checks what must always be true (P1, P2, P5 to P9), by what callers see and by what remains at the servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use fairlock_proto::time::Instant;
 use crate::caller::{Caller, FIRST_LEASE, HandleState, LEASE, OPERATION, POLL, State, Taken, WAITER_TTL};
 use crate::names::{is_shared, limit_of};
 
-/// How long a name may have waiters and nobody who was granted it, when all trouble is over: a hold or a place of a client that
-/// is gone lasts so long at most, then a poll finds the lock free.
+/// How long a name may have waiters without a new holder after all trouble has ended. A hold or a place of a dead
+/// client lasts at most this long, and then a poll finds the lock free.
 const STALLED: Duration = Duration::from_secs(
     WAITER_TTL.as_secs() + FIRST_LEASE.as_secs() + LEASE.as_secs() + 1 + POLL.as_secs() + 4 * OPERATION.as_secs(),
 );
 
-/// A message needs 20 ms here.
+/// A message takes 20 ms here.
 pub const NOTIFIED: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 pub struct Checker {
-    /// The names that have moved, and to which server.
+    /// The names that have moved, and their new servers.
     pub moved: BTreeMap<String, usize>,
     pub holds: u64,
-    /// By client and call: what its guard relies on.
+    /// The guards that callers rely on, by client and call.
     guards: BTreeMap<(usize, CallId), Guard>,
-    /// The last token of each lock that a caller saw, and of which hold.
+    /// The last token of each lock that a caller saw, and its hold.
     tokens: BTreeMap<usize, (u64, usize, HoldId)>,
-    /// The tokens of shared names, and of which holds.
+    /// The tokens of shared names, and their holds.
     shares: BTreeMap<(usize, u64), (usize, HoldId)>,
-    /// The tokens of holds that were ended by force: their holders may not know it yet.
+    /// The tokens of holds that ended by force. Their holders may not know it yet.
     forced: BTreeMap<(usize, u64), Instant>,
     grants: BTreeMap<(usize, CallId), u64>,
     /// Since when a name has waiters and no guard.
@@ -63,7 +63,7 @@ impl Checker {
         self.forced.insert((name, token), now);
     }
 
-    /// P8: a holder learns at its deadline that it has lost the lock, and of a force_unlock by a message if none is lost.
+    /// P8: a holder learns of a loss at its deadline, and of a force_unlock by a message if none is lost.
     pub fn notified(&mut self, is_awake: impl Fn(usize) -> bool, is_quiet: bool, now: Instant) {
         let of_living = self.guards.iter().filter(|((client, _), _)| is_awake(*client));
         let is_forced = |guard: &Guard| {
@@ -103,7 +103,7 @@ impl Checker {
         }
     }
 
-    /// R16: what its handle has given back does not come back. What is attached keeps its token.
+    /// R16: a released handle does not come back. An attached hold keeps its token.
     fn attached(&mut self, client: usize, caller: &Caller, taken: Taken, token: u64, hold: HoldId) {
         if token != taken.token {
             self.breaks(format!("P2: the handle of {} is attached as {token}", taken.token));
@@ -120,7 +120,7 @@ impl Checker {
         }
     }
 
-    /// Each share has a token of its own.
+    /// Each share has its own token.
     fn shared(&mut self, client: usize, caller: &Caller, token: u64, hold: HoldId) {
         let of = *self.shares.entry((caller.name, token)).or_insert((client, hold));
         if of != (client, hold) {
@@ -128,26 +128,26 @@ impl Checker {
         }
     }
 
-    /// A guard that is being detached is not relied on.
+    /// The caller does not rely on a guard that is being detached.
     pub fn rests(&mut self, client: usize, call: CallId) -> Option<Guard> {
         self.guards.remove(&(client, call))
     }
 
     pub fn goes_on(&mut self, client: usize, call: CallId, guard: Guard) {
-        // It may have been renewed while the detach waited for its turn.
+        // The client may have renewed the hold while the detach waited for its turn.
         self.guards.entry((client, call)).or_insert(guard);
     }
 
-    /// A guard has less from now on.
+    /// The guard has less weight from now on.
     pub fn shrinks(&mut self, client: usize, call: CallId, weight: u32) {
         if let Some(guard) = self.guards.get_mut(&(client, call)) {
             guard.weight = guard.weight.min(weight);
         }
     }
 
-    /// P2: the next hold has a greater token, and nested guards have that of their hold.
+    /// P2: the next hold has a greater token, and nested guards have the token of their hold.
     fn granted(&mut self, client: usize, caller: &Caller, token: u64, hold: HoldId) {
-        // The answer to a grant that was ended by force meanwhile: it is lost as it begins.
+        // The answer comes after a forced unlock: the hold is lost as it begins.
         if self.forced.contains_key(&(caller.name, token)) {
             return;
         }
@@ -169,11 +169,11 @@ impl Checker {
         self.tokens.insert(caller.name, (token, client, hold));
     }
 
-    /// P1: what is relied on at this moment is no more than the limit, and of a lock one owner's alone.
+    /// P1: the guards that are valid now are within the limit, and the guards of a lock have one owner.
     pub fn valid(&mut self, client: usize, call: CallId, caller: &Caller, until: Instant, now: Instant) {
         let is_forced =
             self.grants.get(&(client, call)).is_some_and(|token| self.forced.contains_key(&(caller.name, *token)));
-        // The guards of one owner share what the greatest of them has.
+        // The guards of one owner share the weight of the greatest.
         let mut of_owners = BTreeMap::from([((client, caller.owner), caller.weight)]);
         let mut others = Vec::new();
         for ((other, of), guard) in self.guards.iter().filter(|(_, guard)| guard.name == caller.name) {
@@ -200,7 +200,7 @@ impl Checker {
         self.grants.remove(&(client, call));
     }
 
-    /// P6, P7, P9: somebody is granted a name that is waited for.
+    /// P6, P7, P9: a name with waiters gets a holder.
     pub fn progress(&mut self, name: usize, is_waited_for: bool, is_trouble: bool, now: Instant) {
         let is_held = self.guards.values().any(|guard| guard.name == name && guard.until > now);
         if !is_waited_for || is_trouble || is_held {
@@ -213,7 +213,7 @@ impl Checker {
         }
     }
 
-    /// A step does a bounded part of what is due, so that a timer may stay due for a few steps, but not for ever.
+    /// A step does a bounded part of the due work, so a timer may stay due for a few steps, but not without end.
     pub fn timer(&mut self, client: usize, due: Instant) {
         let (last, times) = self.timers.entry(client).or_default();
         *times = if *last == due { *times + 1 } else { 0 };

@@ -1,4 +1,4 @@
-//! Which events have met which stages, and what has followed on which stage.
+//! Which events met which stages, and which stage followed which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,13 +88,13 @@ impl Coverage {
         self.transitions.extend(&other.transitions);
     }
 
-    /// Which stage is followed by which, in lines such as `Idle -> Asking`.
+    /// The pairs of stages that followed each other, in lines such as `Idle -> Asking`.
     pub fn arrows(&self) -> BTreeSet<String> {
         let moves = self.transitions.iter().filter(|(from, to)| from != to);
         moves.map(|(from, to)| format!("{from:?} -> {to:?}")).collect()
     }
 
-    /// The table stages x events: how often each pair was met.
+    /// The table of stages and events: how often each pair met.
     pub fn table(&self) -> String {
         let mut table = format!("{:14}", "");
         KINDS.iter().for_each(|kind| table += &format!("{kind:>12}"));

@@ -1,5 +1,5 @@
-//! What keeps a lock from those that wait and are alive, and for how long that may be: P6, P7 and P9, each by a bound of its own.
-//! It is judged while nothing fails but what these promises are about: messages are lost, or processes end.
+//! What keeps a lock from its live waiters, and for how long it may: P6, P7 and P9 each have a bound. The check runs
+//! while nothing fails but what these promises are about: messages are lost, or processes end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use fairlock_proto::time::Instant;
 
 use crate::caller::{FIRST_LEASE, LEASE, POLL, WAITER_TTL};
 
-/// The promises allow 100 ms for what a network needs. Here a round trip takes 40 ms.
+/// The promises allow 100 ms for the network. Here a round trip takes 40 ms.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// A holder and any number of waiters have died, and a message is lost.
@@ -17,19 +17,19 @@ const AT_MOST: Duration =
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
-    /// A waiter was granted the lock, and does not know it.
+    /// A waiter does not know of its grant.
     Unheard(u64),
-    /// Its owner is dead, or on its way to give it back.
+    /// Its owner is dead, or about to release it.
     DeadHolder { token: u64, lease_ends: Instant },
-    /// It is free.
+    /// The lock is free.
     Unserved,
 }
 
-/// What keeps each name from its waiters at present, and since when.
+/// The present hindrance of each name, and since when it lasts.
 #[derive(Default)]
 pub struct Delays {
     present: BTreeMap<usize, Present>,
-    /// The last token of each name, and when it was given.
+    /// The last token of each name, and the time of its grant.
     granted: BTreeMap<usize, (u64, Instant)>,
 }
 
@@ -37,7 +37,7 @@ pub struct Delays {
 struct Present {
     hindrance: Hindrance,
     since: Instant,
-    /// Since when there is anything.
+    /// Since when there has been any hindrance.
     delayed: Instant,
 }
 
@@ -74,7 +74,7 @@ impl Hindrance {
         }
     }
 
-    /// The promise, how long it lasts, and how long it may.
+    /// The promise, how long the hindrance lasts, and how long it may last.
     fn judge(self, since: Instant, granted: Instant, now: Instant) -> (&'static str, Duration, Duration) {
         match self {
             Self::Unheard(_) => ("P9", now.since(since), POLL + SLACK),

@@ -1,4 +1,4 @@
-//! What callers ask about what they hold, and the handles that there are.
+//! The changes that callers ask for, and the handles of a world.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::checker::Guard;
 
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// Of this guard.
+    /// With the guard's call.
     Shrink(CallId),
     Extend(CallId),
-    /// What is relied on if it is refused.
+    /// Also keeps what the checker restores after a refusal.
     Detach(CallId, Option<Guard>),
-    /// By a handle.
+    /// With a handle.
     Extends,
     Releases(Handle),
 }
@@ -32,7 +32,7 @@ impl Change {
 /// The handles of a world.
 #[derive(Default)]
 pub struct Handles {
-    /// Those that nobody has spent, as far as is known, with their names.
+    /// Handles not known to be used up, with their names.
     pub left: Vec<(usize, Handle)>,
     pub given_back: Vec<Handle>,
     /// The owners of all handles that a caller ever got.
@@ -44,7 +44,7 @@ impl Handles {
         !self.left.is_empty()
     }
 
-    /// Whether a caller got the handle of this owner, and nobody has given it back.
+    /// Whether a caller got the handle of this owner, and no caller has released it.
     pub fn are_in_hand(&self, owner: &str) -> bool {
         self.told.contains(owner) && !self.is_given_back(owner)
     }

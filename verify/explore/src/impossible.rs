@@ -1,4 +1,4 @@
-//! The pairs of a stage and an event that cannot meet, and why.
+//! The pairs of a stage and an event that cannot meet, with the reasons.
 
 use crate::witness::StageName::{self, Asking, Confirming, Detaching, Idle, Lost, Queued, Releasing};
 

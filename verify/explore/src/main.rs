@@ -1,12 +1,13 @@
 //! Searches the states of fairlock's state machine.
 //!
 //!   explore world [FIRST [COUNT]]   random runs of locks, by seeds
-//!   explore kinds [FIRST [COUNT]]   of all kinds of names, whose holds are changed and given to handles
-//!   explore table [COUNT]           COUNT runs of each; prints which stages met which events, and checks that against the table
-//!   explore story RUN SEED          one run of the world or of the kinds, and what happened in it
+//!   explore kinds [FIRST [COUNT]]   of all kinds of names, with changes of holds and with handles
+//!   explore table [COUNT]           COUNT runs of each; prints which stages met which events, and checks that table
+//!   explore story RUN SEED          one run of the world or of the kinds, and its events
 //!   explore search [NAME...]        all states up to the bounds of these searches, or of all of them
 //!
-//! Exit code 1: something is broken. What led to it is printed, and then the run and what is broken, after `VIOLATED`.
+//! Exit code 1: something is broken. Prints the events that led to it, and then, after `VIOLATED`, the run and the
+//! violation.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -90,12 +91,12 @@ fn run_search(name: &str, search: Search) -> Result<(), String> {
     let Some(found) = reached.found.first() else { return Ok(()) };
     let Replayed { story, broken, .. } = search.replay(&found.actions);
     println!("{story}");
-    // For verify/explore/tests/replays.rs.
+    // A test for verify/explore/tests/replays.rs.
     println!("    replay({name:?}, &{:?});", found.actions);
     Err(violated(&format!("search {name}: {}", broken.unwrap_or(found.property))))
 }
 
-/// A line for `scripts/mutants` too: the run, and what is broken.
+/// The run and the violation. `scripts/mutants` reads this line too.
 fn violated(run_and_what: &str) -> String {
     format!("VIOLATED {run_and_what}")
 }

@@ -7,12 +7,12 @@ use fairlock_proto::keys::{self, Keys, Kind, Share, UNITS};
 
 use crate::caller::FIRST_LEASE;
 
-/// What the callers of a world want.
+/// The names that the callers of a world want.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// Two locks.
     Locks,
-    /// A lock, a semaphore and a read-write lock, whose holds are changed and given to handles.
+    /// A lock, a semaphore and a read-write lock. Callers change their holds and detach them to handles.
     Kinds,
 }
 
@@ -44,12 +44,12 @@ pub fn is_shared(name: usize) -> bool {
     NAMES[name].0.is_shared()
 }
 
-/// All that is held together.
+/// The limit of all shares together.
 pub fn limit_of(name: usize) -> u32 {
     NAMES[name].2
 }
 
-/// What a caller may want of it.
+/// The shares that a caller may want.
 pub fn shares(name: usize) -> Vec<Share> {
     let limit = limit_of(name);
     let weights = match NAMES[name].0 {

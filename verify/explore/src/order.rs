@@ -1,4 +1,4 @@
-//! P3, by what the server does: of those that have a place and are alive, the first is granted the lock first.
+//! P3, judged by what the server does: the first live waiter with a place gets the lock first.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::server::Server;
 
 #[derive(Default)]
 pub struct Order {
-    /// By the key of a lock.
+    /// Keyed by lock.
     lines: BTreeMap<String, Line>,
-    /// The last attempt of each owner at a lock, and the last one that was given up.
+    /// The last attempt of each owner at a lock, and its last attempt that it gave up.
     asked: Seqs,
     given_up: Seqs,
 }
 
-/// By lock and owner.
+/// Keyed by lock and owner.
 #[derive(Default)]
 struct Seqs(BTreeMap<String, BTreeMap<String, u64>>);
 
@@ -29,7 +29,7 @@ impl Seqs {
 
 #[derive(Default)]
 struct Line {
-    /// First come first. One that has lost its place keeps it here.
+    /// In order of arrival. A waiter that has lost its place at the server keeps it here.
     waiters: Vec<Waiter>,
     /// The token of the last holder.
     token: Option<u64>,
@@ -45,22 +45,22 @@ type Ticket = (String, u64);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claim {
-    /// Nobody behind it may be granted the lock before it.
+    /// No later waiter may get the lock before it.
     Good,
-    /// It was silent, or is given up, or its server has forgotten something.
+    /// It was silent, it gave up, or its server has forgotten something.
     Excused,
 }
 
 impl Order {
-    /// The server is about to serve one: it may pass over those whose clients are silent.
+    /// The server is about to serve a waiter. It may pass over silent clients.
     pub fn serves(&mut self, lock: &str, server: &Server, now_us: u64) {
         if let (Some(line), Some(name)) = (self.lines.get_mut(lock), server.names.get(lock)) {
             line.excuse(|ticket| !server.hears(name, &ticket.0, now_us));
         }
     }
 
-    /// The server has served a request about this lock. `waits`: whether a caller of an owner still waits. Returns who was
-    /// overtaken, and by whom.
+    /// The server has served a request about this lock. `waits`: whether a caller of an owner still waits. Returns the
+    /// overtaken ticket, and the ticket that overtook it.
     pub fn served(&mut self, lock: &str, server: &Server, waits: impl Fn(&str) -> bool) -> Option<(Ticket, Ticket)> {
         let (line, name) = (self.lines.entry(lock.to_owned()).or_default(), server.names.get(lock)?);
         let is_given_up = |(owner, seq): &Ticket| self.given_up.of(lock, owner).is_some_and(|last| last >= *seq);
@@ -90,13 +90,13 @@ impl Order {
         self.asked.insert(lock, owner, seq);
     }
 
-    /// A call of this owner has ended: what it has asked for so far has no claim.
+    /// A call of this owner has ended, so its attempts so far lose their claim.
     pub fn given_up(&mut self, lock: &str, owner: &str) {
         let last = self.asked.of(lock, owner).unwrap_or(0);
         self.given_up.insert(lock, owner, last);
     }
 
-    /// The lock is at this server now, or the server has forgotten something: what it has of a line counts.
+    /// The lock has moved to this server, or the server has forgotten something: its queue is the line from now on.
     pub fn begin_anew(&mut self, lock: &str, server: &Server) {
         self.lines.remove(lock);
         self.served(lock, server, |_| true);
@@ -109,7 +109,8 @@ impl Line {
         meant.for_each(|waiter| waiter.claim = Claim::Excused);
     }
 
-    /// Before the first of those that stand behind it at the server, or where its owner had a place that it has lost.
+    /// Adds the ticket where its owner has lost a place, or else before the first waiter that is after it at the
+    /// server.
     fn add(&mut self, ticket: &Ticket, claim: Claim, queued: &[Ticket]) {
         let position = |ticket: &Ticket| self.waiters.iter().position(|waiter| waiter.ticket == *ticket);
         if position(ticket).is_some() {

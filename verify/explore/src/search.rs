@@ -1,7 +1,7 @@
 //! All states of two or three clients at one name, up to bounds.
 //!
-//! Stateright walks the states breadth first and keeps a fingerprint of each; that fits, since a state here is a value and an
-//! event has one outcome. What it compares is the canonical form: times relative to now, numbers by their order.
+//! Stateright walks the states breadth first and keeps a fingerprint of each. That fits: a state here is a value, and
+//! an event has one outcome. It compares canonical forms: times relative to now, numbers by their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -40,7 +40,7 @@ const READS: usize = 4;
 
 const NODE: NodeId = NodeId(0);
 
-/// What one caller does: it calls, claims what it is granted, and ends its guard, each at any moment.
+/// The plan of one caller: it calls, claims its grant, and ends its guard, each at any moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub client: usize,
@@ -48,7 +48,7 @@ pub struct Plan {
     pub intent: Intent,
     pub lease: Lease,
     pub share: Share,
-    /// What it does with its hold, once.
+    /// A change that it makes to its hold, once.
     pub change: Option<Change>,
 }
 
@@ -63,26 +63,26 @@ pub enum Change {
 #[derive(Debug, Clone, Copy)]
 pub enum Intent {
     Waits,
-    /// For so long at most.
+    /// For at most this long.
     WaitsFor(Duration),
     Tries,
-    /// What the last handle holds, once there is one.
+    /// Attaches the last handle, once there is one.
     Attaches,
 }
 
 /// How often each kind of trouble may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// A request or an answer is lost.
+    /// The network loses a request or an answer.
     pub losses: u8,
-    /// A request is served late, and has no answer.
+    /// The server runs a request late, and the answer is lost.
     pub delays: u8,
     pub breaks: u8,
     /// A caller drops its future or its guard.
     pub drops: u8,
-    /// The hold is ended by force.
+    /// A forced unlock ends the hold.
     pub forces: u8,
-    /// How often time goes on to what is due next.
+    /// How often time moves on to the next event.
     pub times: u8,
 }
 
@@ -101,19 +101,19 @@ pub struct State {
     server: Server,
     clients: Vec<Client>,
     callers: Vec<Caller>,
-    /// Requests that may arrive at any time, and whose answers are lost.
+    /// Requests that may arrive at any time. Their answers are lost.
     strays: Vec<(usize, Arc<Request>)>,
     /// The handles that callers got, oldest first.
     handles: Vec<Handle>,
     budget: Budget,
     connections: u32,
     last_token: u64,
-    /// The tokens of holds that were ended by force.
+    /// The tokens of holds that ended by force.
     forced: Vec<u64>,
-    /// Those whose holders do not know it yet: they may rely on them.
+    /// Those whose holders do not know that yet, and may rely on them.
     unheard: Vec<u64>,
     broken: Option<&'static str>,
-    /// What happened, if somebody wants to read it.
+    /// The events so far, if a replay asked for them.
     story: Option<Vec<String>>,
 }
 
@@ -147,19 +147,19 @@ enum CallerStage {
     Waits(CallId),
     Offered(CallId, Relied),
     Holds(CallId, Relied),
-    /// A guard, the call that detaches it, and what it relies on if that is refused.
+    /// A guard, the call that detaches it, and what the guard relies on after a refusal.
     Detaches(CallId, CallId, Relied),
     /// With this token.
     Unlocks(CallId, u64),
     Done,
 }
 
-/// What a guard relies on.
+/// The hold that a guard relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Relied {
     hold: HoldId,
     token: u64,
-    /// `None`: it is lost.
+    /// `None`: the hold is lost.
     until: Option<Instant>,
 }
 
@@ -173,7 +173,7 @@ pub enum Action {
     /// The first request of a client reaches the server.
     Serve(usize),
     LoseRequest(usize),
-    /// It will arrive at any later time.
+    /// The request arrives at any later time.
     Delay(usize),
     ServeLate(usize),
     /// The first answer or message reaches a client.
@@ -243,7 +243,7 @@ impl Hash for State {
     }
 }
 
-/// The parts that count, in a form that tells times and numbers apart.
+/// The relevant parts, in a form that distinguishes times from numbers.
 struct Parts<'a>(&'a State);
 
 impl Hash for Parts<'_> {
@@ -355,7 +355,7 @@ impl State {
         let is_of = |other: &Caller| other.plan.client == client && other.hold() == Some(hold);
         let is_nested = self.callers.iter().any(is_of);
         let keeps_its_token = is_nested || matches!(self.callers[at].plan.intent, Intent::Attaches);
-        // Shares that were granted together may be heard of in any order.
+        // Callers may learn in any order of shares that were granted together.
         let is_before = token < self.last_token && !is_shared(self.name);
         let is_old = is_before || token == self.last_token && !keeps_its_token;
         if is_old && !self.forced.contains(&token) {
@@ -384,7 +384,7 @@ impl State {
         self.step(client, Event::Gone(guard));
     }
 
-    /// The last that this caller hears.
+    /// The last outcome for this caller.
     fn end_of(&mut self, at: usize, call: CallId, outcome: &Outcome) {
         let Caller { plan, stage, .. } = self.callers[at];
         match (stage, outcome) {
@@ -408,7 +408,7 @@ impl State {
         self.rely(client, call, None);
     }
 
-    /// A client says that the server does not know a hold.
+    /// A client reports that the server does not know a hold.
     fn is_gone(&mut self, token: u64) {
         if self.server.names.values().any(|name| name.holders().any(|holder| holder.token == token)) {
             self.broken.get_or_insert("P8: a hold is lost that the server has");
@@ -429,7 +429,8 @@ impl State {
         self.callers.iter().position(|caller| caller.plan.client == client && caller.call() == Some(call))
     }
 
-    /// P1: what is relied on at this moment is no more than the limit. The guards of one owner share what the greatest has.
+    /// P1: the guards that are valid now are within the limit. The guards of one owner share the weight of the
+    /// greatest.
     fn is_within_the_limit(&self) -> bool {
         let relies = |relied: Relied| {
             relied.until.is_some_and(|until| until > self.now) && !self.unheard.contains(&relied.token)
@@ -451,7 +452,7 @@ impl State {
         self.step(client, Event::Link(LinkEvent::Up { connection, server_micros, frozen_until }));
     }
 
-    /// What was sent may arrive all the same, and what was answered is lost.
+    /// Sent requests may still arrive, and answers are lost.
     fn disconnect(&mut self, client: usize) {
         let Some(connection) = self.clients[client].connection.take() else { return };
         self.server.reachable.remove(&format!("c{client}"));
@@ -540,7 +541,7 @@ impl State {
         }
     }
 
-    /// What happens next by itself: a timer of a client, or the end of something at the server.
+    /// The next event that only time brings: a client's timer, or the end of something at the server.
     fn next_time(&self) -> Option<Instant> {
         let timers = self.clients.iter().filter_map(|client| client.session.next_timer());
         let ends = self.server.names.values().flat_map(|name| name.times()).map(Instant::from_micros);
@@ -564,8 +565,8 @@ impl State {
         }
     }
 
-    /// P4, P6: a hold has the guards that its callers have, and the server counts them. While a request about their number is
-    /// under way, that may differ.
+    /// P4, P6: the server counts as many guards of a hold as its callers have. The numbers may differ while a request
+    /// about them is under way.
     fn is_counted(&self) -> bool {
         let lock = &keys(self.name).lock;
         let count = |plan: &Plan| {
@@ -592,7 +593,7 @@ impl State {
         })
     }
 
-    /// But for what handles hold.
+    /// Ignores the holds of handles.
     fn is_free(&self) -> bool {
         let is_of_a_handle = |owner: &str| self.handles.iter().any(|handle| *handle.owner == *owner);
         let is_free = |name: &server::Name| {
@@ -602,7 +603,7 @@ impl State {
         self.server.names.values().all(is_free)
     }
 
-    /// Nobody wants anything any more, and no request is under way.
+    /// No caller wants anything, and no request is under way.
     fn is_over(&self) -> bool {
         let is_done = |caller: &Caller| matches!(caller.stage, CallerStage::Done);
         let is_quiet =
@@ -775,7 +776,7 @@ impl Model for Search {
     }
 }
 
-/// What was found.
+/// A broken property, and the actions that broke it.
 pub struct Found {
     pub property: &'static str,
     pub actions: Vec<Action>,
@@ -789,7 +790,7 @@ pub struct Reached {
 }
 
 impl Search {
-    /// Looks at all states up to the bounds.
+    /// Visits all states up to the bounds.
     pub fn run(self) -> Reached {
         let checker = self.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let is_wanted = |name: &str| name == ALL_ARE_DONE;
@@ -798,13 +799,13 @@ impl Search {
         Reached { states: checker.unique_state_count(), depth: checker.max_depth(), found }
     }
 
-    /// Does these actions one by one, until one is not possible or something is broken.
+    /// Does these actions one by one, until one is impossible or breaks something.
     pub fn replay(&self, actions: &[Action]) -> Replayed {
         let (replay, _) = self.begin_replay(actions);
         replay.end()
     }
 
-    /// The same, and then all that is under way arrives, until nothing is left to be sent.
+    /// The same, and then delivers everything under way until nothing more is sent.
     pub fn replay_to_the_end(&self, actions: &[Action]) -> Replayed {
         let (mut replay, mut goes_on) = self.begin_replay(actions);
         while goes_on && let Some(next) = replay.arrives() {
@@ -827,11 +828,11 @@ impl Search {
     }
 }
 
-/// What came of these actions.
+/// The result of a replay.
 pub struct Replayed {
     pub story: String,
     pub broken: Option<&'static str>,
-    /// How many were possible.
+    /// The number of actions that were possible.
     pub done: usize,
 }
 

@@ -1,4 +1,5 @@
-//! Holds what the random world meets to what can be met, and to the transitions that the page of fairlock-proto lists.
+//! Compares the pairs that the random world meets with the possible ones, and its transitions with the list on
+//! fairlock-proto's page.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use crate::witness::StageName;
 
 const PAGE: &str = include_str!("../../../proto/src/lib.rs");
 
-/// What is wrong, line by line.
+/// Returns the differences, line by line.
 pub fn check(coverage: &Coverage) -> Vec<String> {
     let pairs = StageName::ALL.into_iter().flat_map(|stage| KINDS.map(|kind| (stage, kind)));
     let mut wrong: Vec<_> = pairs.filter_map(|(stage, kind)| check_pair(coverage, stage, kind)).collect();

@@ -1,4 +1,4 @@
-//! What the searches ask about a state: which stages an event concerns.
+//! Questions of the searches about a state: which stages an event concerns.
 
 use fairlock_proto::event::{CallId, Event};
 use fairlock_proto::node::Asker;
@@ -61,7 +61,7 @@ impl StageName {
     }
 }
 
-/// The stage of an owner at a name. `Idle`: there is none.
+/// The stage of an owner at a name, `Idle` if it has none.
 pub fn stage_of(session: &Session, entry: Option<Id>) -> StageName {
     entry.and_then(|id| session.entries.get(id)).map_or(StageName::Idle, |entry| StageName::of(&entry.stage))
 }
@@ -109,7 +109,7 @@ fn entry_of_id(session: &Session, owner_id: &str, lock: &str) -> Option<Id> {
     session.entry_at(owner_id.rsplit(':').next()?.parse().ok()?, &lock.into())
 }
 
-/// The token of what this owner holds at a name, and what its guards are, if no request about that is under way.
+/// The token and the guards of this owner's hold at a name, unless a request about them is under way.
 pub fn settled_guards(session: &Session, owner: u64, lock_key: &str) -> Option<(u64, Count)> {
     match &session.entries.get(session.entry_at(owner, &lock_key.into())?)?.stage {
         Stage::Held(held) if held.may_enter() => Some((held.hold.token, held.guards.count())),

@@ -1,4 +1,4 @@
-//! Clients, their callers, the network and the servers, in one thread and in one random order of events.
+//! Clients, their callers, the network and the servers, in one thread and one random order of events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,16 +31,16 @@ use crate::server::{self, Holder, Message, Server, Text, TokenClock};
 use crate::witness::settled_guards;
 
 const CLIENTS: usize = 3;
-/// When all faults end.
+/// All faults end by now.
 pub const TROUBLE: Duration = Duration::from_secs(30);
-/// When nothing is left of them: leases, places, late requests, and the time for which a server grants nothing. From here on there
-/// is one kind of trouble at most.
+/// By now no trace of the faults remains: no lease, place, late request or freeze. From here on there is at most one
+/// kind of trouble.
 const SETTLED: Duration = Duration::from_secs(45);
-/// When new calls end.
+/// New calls end by now.
 const LAST_CALL: Duration = Duration::from_secs(65);
-/// When all must be over.
+/// Everything must have ended by now.
 const OVER: Duration = Duration::from_secs(300);
-/// What the servers' clocks begin with, in µs.
+/// Where the servers' clocks begin, in µs.
 const SERVERS_EPOCH: u64 = 1_700_000_000_000_000;
 
 pub fn settings(client: usize) -> Settings {
@@ -69,10 +69,10 @@ pub struct World {
     topology: Topology,
     hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
-    /// What happens when.
+    /// The coming events, in order.
     agenda: BTreeMap<(Instant, u64), Happening>,
     number: u64,
-    /// A client has ended, and its requests had no answer: what it has at the servers ends by itself.
+    /// A client ended without answers to its requests, so what it has at the servers must expire.
     ended: bool,
     calm: Calm,
     pub(crate) subject: Subject,
@@ -82,7 +82,7 @@ pub struct World {
     story: Option<Vec<String>>,
 }
 
-/// What there is of trouble at the end, so that each promise is held to a bound of its own.
+/// The trouble that remains at the end. It lets each promise have a bound of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calm {
     Quiet,
@@ -90,10 +90,10 @@ enum Calm {
     ProcessesDie,
 }
 
-/// A server, its clock, and what it had a moment ago.
+/// A server, its clock, and its states of a moment ago.
 struct Host {
     server: Server,
-    /// Its clock goes so much faster, in millionths.
+    /// How much faster its clock runs, in millionths.
     skew: i64,
     ahead_us: u64,
     older: Vec<(Instant, Server)>,
@@ -106,10 +106,10 @@ pub(crate) struct Client {
     pub session: Session,
     pub calls: Slab<()>,
     pub callers: BTreeMap<CallId, Caller>,
-    /// What is asked about holds, or by handles.
+    /// Pending changes of holds, and requests with handles.
     pub changes: BTreeMap<CallId, Change>,
     connections: BTreeMap<NodeId, Connection>,
-    /// Copies of requests are sent by it as well.
+    /// The client's part of each request. Late copies need it too.
     settings: server::Client,
     pub next_owner: u64,
     stands_still_until: Instant,
@@ -130,7 +130,7 @@ pub(crate) enum Happening {
     End(usize, CallId),
     /// A caller changes the hold of its guard.
     Change(usize, CallId),
-    /// Every handle that is left is given back.
+    /// A client releases all remaining handles.
     HandlesEnd,
     Disturb(usize, CallId),
     Arrives {
@@ -206,7 +206,7 @@ impl World {
             random,
         };
         if subject == Subject::Kinds {
-            // The ends of shares are by the clocks of servers, which must agree where slots move (docs/deploying.md).
+            // The servers' clocks set the ends of shares, so they must agree if slots move (docs/deploying.md).
             let Host { skew, ahead_us, .. } = world.hosts[0];
             world.hosts.iter_mut().for_each(|host| (host.skew, host.ahead_us) = (skew, ahead_us));
         }
@@ -214,7 +214,7 @@ impl World {
         world
     }
 
-    /// The same, which can be told afterwards.
+    /// Records a story of the run.
     pub fn with_story(mut self) -> Self {
         self.story = Some(Vec::new());
         self
@@ -297,7 +297,7 @@ impl World {
         node(self.below(hosts) as usize)
     }
 
-    /// Runs until nothing is left to happen. Returns what was broken.
+    /// Runs until nothing more can happen. Returns the first violation.
     pub fn run(&mut self) -> Result<(), String> {
         loop {
             let happening = self.agenda.first_key_value().map(|((when, _), _)| *when);
@@ -396,13 +396,13 @@ impl World {
         }
     }
 
-    /// Until the end of trouble at most.
+    /// Lasts at most until the end of trouble.
     fn rest(&mut self, longest_ms: u64) -> Duration {
         let left = (Instant::default() + TROUBLE).since(self.now);
         Duration::from_millis(self.below(longest_ms)).min(left)
     }
 
-    /// Its process ends. The servers may take the connections for alive.
+    /// The client's process ends. The servers may take its connections for alive.
     fn dies(&mut self, client: usize) {
         let is_noticed = self.one_in(2);
         self.say(|| {
@@ -419,7 +419,7 @@ impl World {
         }
     }
 
-    /// Until when a process that this happens to stands still.
+    /// Until when the process that this event concerns is paused.
     fn rests(&self, happening: &Happening) -> Option<Instant> {
         let until = match happening {
             Happening::Arrives { host, .. } => self.hosts[*host].stands_still_until,
@@ -428,7 +428,7 @@ impl World {
         (until > self.now).then_some(until)
     }
 
-    /// A new call, of an owner of its own or of one that has others.
+    /// A new call, by a new owner or by an owner of other calls.
     fn act(&mut self, client: usize) {
         if self.now >= Instant::default() + LAST_CALL || self.clients[client].life != Life::Open {
             return;
@@ -438,7 +438,7 @@ impl World {
         }
         let name = self.some_name();
         let share = self.some_share(name);
-        // A permit is never re-entered.
+        // Permits do not nest.
         let may_nest = keys(name).kind != Kind::Semaphore;
         let scope = if may_nest && self.one_in(2) { Scope::Owner } else { Scope::Call };
         let this = &mut self.clients[client];
@@ -461,7 +461,7 @@ impl World {
         self.say(|| format!("c{client} {call:?} calls {name} as {owner}: {manner:?} {lease:?}"));
         let want = Want { keys, owner, owner_id, scope, manner, lease, weight, terms, task };
         self.step(client, Event::Call(call, want));
-        // Some give up at any time.
+        // Some callers give up at any time.
         self.perhaps(6, 5000, |_| Happening::End(client, call));
         self.perhaps(6, 5000, |_| Happening::Disturb(client, call));
         self.soon(1500, Happening::Act(client));
@@ -573,7 +573,7 @@ impl World {
             Effect::Closed { unfinished } => {
                 self.say(|| format!("c{client} has closed, {unfinished} unfinished"));
                 self.clients[client].life = Life::Closed;
-                // What has had no answer lasts until its time is over.
+                // The leftovers of unanswered requests last until they expire.
                 self.ended |= unfinished > 0;
             }
             Effect::Note(note) => self.say(|| format!("c{client} notes {note:?}")),
@@ -607,7 +607,7 @@ impl World {
             return self.soon(1, Happening::Answers { client, id, reply });
         }
         if self.is_trouble() && self.one_in(20) {
-            // A reply that cannot be read, or a request that could not be written.
+            // A reply that the client cannot read, or a request that it could not write.
             let cause = Fault::Disconnected.into();
             let is_sent = self.one_in(2);
             let error = if is_sent { RequestError::Unanswered(cause) } else { RequestError::NotSent(cause) };
@@ -642,7 +642,7 @@ impl World {
             self.order.serves(lock_of(request), &self.hosts[host].server, micros);
             let settings = &self.clients[client].settings;
             let reply = self.hosts[host].server.run(request, settings, micros, &mut messages);
-            // Refused behind its last write.
+            // The server stops the script after its last write.
             let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Cause::new(Fault::NotConnected) };
             self.check_order(lock_of(request), host);
             if is_half_way { Err(RequestError::Refused(half_way)) } else { Ok(reply) }
@@ -724,14 +724,14 @@ impl World {
         self.publish(host, messages);
     }
 
-    /// The token of one of the holds, if the name is shared: a forced unlock ends that one.
+    /// The token of some hold of a shared name, which a forced unlock is to end.
     fn some_token(&mut self, name: usize, host: usize) -> Option<u64> {
         let at_server = self.hosts[host].server.names.get(&*keys(name).lock).filter(|_| is_shared(name))?;
         let tokens: Vec<_> = at_server.holders().map(|holder| holder.token).collect();
         if tokens.is_empty() { None } else { Some(tokens[self.below(tokens.len() as u64) as usize]) }
     }
 
-    /// All of its connections end. What it may have forgotten freezes it for the longest lease.
+    /// All connections of the server end. If it may have forgotten something, it freezes for the longest lease.
     fn restart(&mut self, host: usize, restart: Restart) {
         self.say(|| format!("server {host} restarts: {restart:?}"));
         let micros = self.hosts[host].micros(self.now);
@@ -755,7 +755,7 @@ impl World {
         let this = &mut self.hosts[host];
         gone.iter().for_each(|lock| drop(this.server.names.remove(lock)));
         if !matches!(restart, Restart::WithItsData) {
-            // With twice the difference of the clocks (R14).
+            // Includes twice the difference of the clocks (R14).
             let freeze = LEASE.max(FIRST_LEASE) + Duration::from_secs(7);
             this.server.frozen_until_us = micros + u64::try_from(freeze.as_micros()).unwrap_or(0);
         }
@@ -765,12 +765,12 @@ impl World {
         (0..CLIENTS).for_each(|client| self.breaks(client, node(host)));
     }
 
-    /// A name goes to the other server, and the clients learn of it one by one.
+    /// A name moves to the other server, and the clients learn of it one by one.
     fn move_slot(&mut self) {
         let keys = keys(self.some_name());
         let from = self.host_of(&keys.lock);
         let to = 1 - from;
-        // What a frozen server has forgotten, the other one would grant.
+        // The other server would grant what a frozen one has forgotten.
         if self.hosts[from].server.frozen_until_us > self.hosts[from].micros(self.now) {
             return;
         }
@@ -795,7 +795,7 @@ impl World {
         }
     }
 
-    /// What must be true after each event.
+    /// Checks what must be true after each event.
     fn look(&mut self) {
         let is_trouble = self.is_trouble();
         for name in self.subject.names() {
@@ -810,7 +810,7 @@ impl World {
             if self.is_settled() {
                 let hindrance = match self.subject {
                     Subject::Locks => self.hindrance(name),
-                    // What a handle holds keeps others waiting too.
+                    // A handle's hold keeps others waiting too.
                     Subject::Kinds => self.unheard(name),
                 };
                 let late = self.delays.look(name, hindrance, self.now);
@@ -874,7 +874,7 @@ impl World {
         }
     }
 
-    /// A waiter was granted its share, and does not know it.
+    /// A waiter that does not know of its grant.
     fn unheard(&self, name: usize) -> Option<Hindrance> {
         let lock = keys(name).lock.clone();
         let host = &self.hosts[self.host_of(&lock)];
@@ -890,7 +890,7 @@ impl World {
         holder.into_iter().for_each(|holder| self.delays.granted(name, holder.token, self.now));
     }
 
-    /// What keeps this name from those that wait for it and are alive.
+    /// The obstacle between this name and its live waiters.
     fn hindrance(&self, name: usize) -> Option<Hindrance> {
         let lock = keys(name).lock.clone();
         let host = &self.hosts[self.host_of(&lock)];
@@ -912,7 +912,7 @@ impl World {
         }
     }
 
-    /// How far the callers of an owner are: whether one of them has the lock, else whether one waits.
+    /// The furthest state of an owner's callers: whether one of them has the lock, else whether one waits.
     fn caller(&self, id: &str, name: usize) -> Option<State> {
         let (client, owner) = owner_of(id);
         let callers = self.clients[client].callers.values();
@@ -928,7 +928,7 @@ impl World {
             let left: Vec<_> = left.into_iter().chain(changes).collect();
             self.checker.left(number, &left, client.session.is_idle());
         }
-        // The places of a client that has ended go with their queue.
+        // The places of an ended client go with their queue.
         let later = if self.ended || self.handles.are_left() { Duration::from_secs(100) } else { Duration::ZERO };
         for host in &mut self.hosts {
             host.server.expire(host.micros(self.now + later));
@@ -939,12 +939,12 @@ impl World {
     }
 }
 
-/// The client and the number of an owner. `None`: the owner was made for a handle.
+/// The client and the number of an owner. `None`: a handle's owner.
 fn client_owner(id: &str) -> Option<(usize, u64)> {
     (!id.contains('-')).then(|| owner_of(id))
 }
 
-/// The client and the number of an owner. That of a handle, `c0-5:0`, is of the client that made it.
+/// The client and the number of an owner. A handle's owner, such as `c0-5:0`, belongs to the client that made it.
 fn owner_of(id: &str) -> (usize, u64) {
     let (client, owner) = id.trim_start_matches('c').split_once(':').unwrap_or_default();
     let (client, _) = client.split_once('-').unwrap_or((client, ""));
@@ -959,7 +959,7 @@ pub fn lock_of(request: &Request) -> &str {
     &request.keys().lock
 }
 
-/// A forced unlock that never comes too late.
+/// A forced unlock that is never late.
 pub fn force_unlock(name: usize, expected: Option<u64>) -> Request {
     Request::ForceUnlock(ForceUnlock { keys: keys(name), expected, not_after: i64::MAX })
 }
@@ -987,7 +987,7 @@ pub fn brief(request: &Request) -> String {
 }
 
 impl Happening {
-    /// The client that it happens to.
+    /// The client that the event concerns.
     fn client(&self) -> Option<usize> {
         match self {
             Self::Act(client)
@@ -1006,7 +1006,7 @@ impl Happening {
         }
     }
 
-    /// One that belongs to the time of trouble.
+    /// Whether the event belongs to the time of trouble.
     fn is_fault(&self) -> bool {
         matches!(
             self,

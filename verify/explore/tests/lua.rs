@@ -1,4 +1,5 @@
-//! Holds the model of the scripts to the scripts: random requests go to both, and replies, messages and keys must be the same.
+//! Compares the model of the scripts with the scripts: random requests go to both, and replies, messages and keys must
+//! be equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,11 +32,11 @@ mod script;
 
 const SEQUENCES: u64 = 1600;
 const REQUESTS: usize = 60;
-/// Fewer than these wait.
+/// Fewer waiters than this.
 const MOST_PLACES: usize = 32;
 const PREFIX: &str = "fairlock";
 const CLIENTS: usize = 3;
-/// Two for each client, and two of handles.
+/// Two owners for each client, and two of handles.
 const OWNERS: usize = 2 * CLIENTS + 2;
 /// A day for each sequence: the clock of the keys never goes back.
 const DAY_US: u64 = 86_400_000_000;
@@ -118,7 +119,7 @@ fn the_model_does_what_the_scripts_do() {
     assert!(replied.iter().eq(all), "{replied:?}");
 }
 
-/// One that was asked for before.
+/// An earlier attempt.
 #[derive(Clone)]
 struct Attempt {
     name: usize,
@@ -131,9 +132,9 @@ struct Attempt {
 struct Client {
     settings: server::Client,
     args: ClientArgs,
-    /// What its grants last, in ms.
+    /// The duration of its grants, in ms.
     first_lease: u64,
-    /// How many permits a semaphore has for it.
+    /// The number of permits that it gives a semaphore.
     limit: u32,
     last_seq: u64,
 }
@@ -149,16 +150,16 @@ struct Sequence {
     gives: Vec<Give>,
     tokens: Vec<u64>,
     starts: u64,
-    /// How many of 20 requests are acquires: with more of them more clients wait.
+    /// How many of 20 requests are acquires. With more of them, more clients wait.
     acquires: u8,
-    /// Time passes now and then only: leases and places last for more requests.
+    /// Time passes only now and then, so leases and places outlast more requests.
     is_calm: bool,
-    /// The scripts with the statuses of their replies.
+    /// The scripts, with the statuses of their replies.
     replied: BTreeSet<String>,
     story: Vec<String>,
 }
 
-/// A value of one of these.
+/// One of these values.
 macro_rules! one_of {
     ($random:expr, $($value:expr),+ $(,)?) => {{
         let values = [$($value),+];
@@ -217,7 +218,7 @@ impl Sequence {
         self.clients[0].args.is_strict()
     }
 
-    /// Often none at all, and often to about the moment at which something ends.
+    /// Often no time at all, and often the time until just before or after something ends.
     fn pass_time(&mut self) {
         if self.is_calm && self.random.u8(..8) > 0 {
             return;
@@ -229,7 +230,7 @@ impl Sequence {
             (16..20, _) => self.random.u64(..2000),
             (20..28, Some(end)) => (end + self.random.u64(..3000)).saturating_sub(1500).max(self.now_us) - self.now_us,
             (28..30, _) => self.random.u64(..1_000_000),
-            // Those who wait are dead then, or about to be.
+            // The waiters are then dead, or about to be.
             (30..35, _) => self.random.u64(2_000_000..8_000_000),
             (38.., _) => self.random.u64(..100_000_000),
             _ => self.random.u64(..20_000_000),
@@ -237,7 +238,7 @@ impl Sequence {
         self.model.expire(self.now_us);
     }
 
-    /// Some clients come, and some go.
+    /// Some clients connect, others disconnect.
     fn subscribe(&mut self) {
         let ids: Vec<_> = self.clients.iter().map(|client| client.settings.id.clone()).collect();
         let reached = ids.into_iter().filter(|_| self.random.u8(..4) > 0).collect();
@@ -252,7 +253,7 @@ impl Sequence {
         self.model.reachable = ids;
     }
 
-    /// The server starts: it is frozen for some time.
+    /// The server starts, and is frozen for some time.
     fn start(&mut self) {
         self.starts += 1;
         let (key, life) = (keys::boot(PREFIX), self.starts.to_string());
@@ -263,7 +264,7 @@ impl Sequence {
         self.story.push(format!("{} frozen until {frozen_until}", self.now_us));
     }
 
-    /// All keys go to a server whose clock is ahead.
+    /// All keys move to a server whose clock is ahead.
     fn migrate(&mut self) {
         let (from_us, to_us) = (self.now_us, self.now_us + self.random.u64(..5_000_000));
         self.lua.keyspace(|keyspace| {
@@ -304,7 +305,7 @@ impl Sequence {
     fn request(&mut self) -> (usize, Request) {
         let mut attempt = self.attempt();
         let holder = self.holder(attempt.name);
-        // Half of what is for holders comes from the holder.
+        // Half of the requests for holders come from the holder.
         if let Some(Holder { owner, seq, .. }) = holder.clone().filter(|_| self.random.bool()) {
             attempt.owner = number_of(&owner);
             attempt.seq = one_of!(self.random, seq, seq, seq + 1, seq.saturating_sub(1).max(1));
@@ -328,7 +329,7 @@ impl Sequence {
         (self.sender(&request, attempt.owner), request)
     }
 
-    /// A handle, and what is for all, is in the hands of any client.
+    /// Any client may have a handle, or send a request that any client may send.
     fn sender(&mut self, request: &Request, owner: usize) -> usize {
         let owner = match request {
             Request::Leave(leave) => number_of(&leave.owner),
@@ -338,7 +339,7 @@ impl Sequence {
         if owner < 2 * CLIENTS { owner / 2 } else { self.random.usize(..CLIENTS) }
     }
 
-    /// One of those before, or a new one.
+    /// An earlier attempt, or a new one.
     fn attempt(&mut self) -> Attempt {
         let (name, owner) = (self.random.usize(..self.names.len()), self.random.usize(..2 * CLIENTS));
         self.attempt_of(owner, name)
@@ -394,7 +395,7 @@ impl Sequence {
         holder.map_or_else(|| self.tokens[self.random.usize(..self.tokens.len())], |holder| holder.token)
     }
 
-    /// The holder, or one of them if the name is shared.
+    /// The holder, or one of the holders of a shared name.
     fn holder(&mut self, name: usize) -> Option<Holder> {
         let holders: Vec<_> = self.model.names.get(&*self.names[name].lock)?.holders().cloned().collect();
         self.random.choice(holders)
@@ -404,7 +405,7 @@ impl Sequence {
         Duration::from_millis(one_of!(self.random, 1, 50, 1000, 5000, 30_000, 30_000, 30_000))
     }
 
-    /// In ms of the server, or 0.
+    /// In the server's ms, or 0.
     fn late(&mut self) -> i64 {
         let now = (self.now_us / 1000).cast_signed();
         let ahead = self.random.i64(1..20_000);
@@ -460,7 +461,7 @@ impl Sequence {
         self.model.names.get(&*self.names[name].lock).map_or_else(Vec::new, |name| name.queue.clone())
     }
 
-    /// From a client to a handle or back, or the same again.
+    /// From a client to a handle or back, or an earlier give again.
     fn give(&mut self, attempt: &Attempt, holder: Option<Holder>) -> Request {
         let last = self.gives.iter().rev().take(4).cloned().collect::<Vec<_>>();
         if let Some(earlier) = self.random.choice(last).filter(|_| self.random.u8(..3) == 0) {
@@ -479,7 +480,7 @@ impl Sequence {
         Request::Give(Box::new(give))
     }
 
-    /// To whom a hold is given, and for which attempt: often one that waits or has left.
+    /// The owner and attempt that get a hold: often an attempt that waits or has left.
     fn receiver(&mut self, name: usize) -> (usize, u64) {
         let model = self.model.names.get(&*self.names[name].lock);
         let known: Vec<_> =
@@ -523,7 +524,7 @@ impl Sequence {
         }
     }
 
-    /// One of this owner at this name.
+    /// An earlier attempt of this owner at this name.
     fn earlier(&mut self, of: &Attempt) -> Option<Attempt> {
         let earlier: Vec<_> =
             self.attempts.iter().filter(|it| it.name == of.name && it.owner == of.owner).cloned().collect();
@@ -630,14 +631,14 @@ impl Sequence {
     fn compare_keys(&mut self) {
         for keys in self.names.clone() {
             let model = self.model.names.get(&*keys.lock).cloned().unwrap_or_default();
-            // Else `!skip` would be noted.
+            // With more places, the scripts would note `!skip`.
             assert!(model.queue.len() < MOST_PLACES, "seed {}", self.story[0]);
             let lua = self.read_keys(&keys);
             self.same(lua, model);
         }
     }
 
-    /// What the scripts keep of a name.
+    /// The scripts' data of a name.
     fn read_keys(&mut self, keys: &Keys) -> Name {
         let deadlines = self.deadlines(keys);
         let client = |(member, at): (&String, &u64)| (!member.starts_with('!')).then(|| (member.clone(), *at));
@@ -654,7 +655,7 @@ impl Sequence {
         }
     }
 
-    /// Without the tickets, of which there must be one for each place.
+    /// Without the tickets. Each place must have one.
     fn deadlines(&mut self, keys: &Keys) -> BTreeMap<String, u64> {
         let queue = self.list(&["LRANGE", &keys.queue, "0", "-1"]);
         let members = self.list(&["ZRANGE", &keys.deadlines, "0", "-1"]);
@@ -716,7 +717,7 @@ impl Sequence {
         Some((owner.to_owned(), Tombstone { seq, until_us: self.end_of(&key)? }))
     }
 
-    /// When this key ends, in µs.
+    /// When this key expires, in µs.
     fn end_of(&mut self, key: &str) -> Option<u64> {
         let Replied::Int(left) = self.redis(&["PTTL", key]) else { return None };
         assert_ne!(left, -1, "{key} has no end");
@@ -769,7 +770,7 @@ fn values(arg: &Arg<'_>) -> Vec<String> {
     }
 }
 
-/// What the model has of it.
+/// The model's part of the answer.
 fn answer_of(request: &Request, reply: &ScriptReply) -> Reply {
     let (server_micros, mut fields, status) = head(reply);
     let mut answer = request.answer(status, &mut fields).unwrap_or_else(|error| panic!("{reply:?}: {error}"));
@@ -791,7 +792,7 @@ fn decoded<T: Decode>(reply: &ScriptReply) -> (Option<i64>, T) {
     (server_micros, T::decode(status, &mut fields).unwrap_or_else(|error| panic!("{reply:?}: {error}")))
 }
 
-/// The server's clock, if the script has read it, what is behind the head, and the status.
+/// The server's clock if the script has read it, the fields after the head, and the status.
 fn head(reply: &ScriptReply) -> (Option<i64>, Fields<'_>, &str) {
     let mut fields = Fields::new(reply);
     let head = Head::decode(&mut fields).expect("a reply has a head");
@@ -840,7 +841,7 @@ fn natural(text: &str) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-/// Sequences that random ones hardly meet.
+/// Sequences that random runs rarely meet.
 mod rare {
     use super::*;
 

@@ -1,12 +1,12 @@
-//! What searches have found, as tests. `explore search` prints the line for a trace.
+//! Findings of searches, as tests. `explore search` prints the line for a trace.
 //!
-//! A trace ends where something was broken. Here all that is still under way arrives afterwards, so that what a fault leaves
-//! behind is seen too.
+//! A trace ends at the violation. After it, a replay delivers everything still under way, so that it also sees what a
+//! fault leaves behind.
 
 use fairlock_explore::search::Action::{self, *};
 use fairlock_explore::search::all;
 
-/// Each of the actions is possible, and nothing is broken.
+/// Checks that each action is possible and breaks nothing.
 fn replay(name: &str, actions: &[Action]) {
     let (_, search) = all().into_iter().find(|(other, _)| *other == name).expect("there is such a search");
     let replayed = search.replay_to_the_end(actions);

@@ -1,4 +1,4 @@
-//! The promises, looked for in a history. Each function is one of them; the numbers are those of README.md.
+//! Looks for each promise in a history, with one function for each. The numbers are the README's.
 
 use crate::claims::{Claim, growing_tokens, one_holder, place, refused_writes};
 use crate::handles::{handles_gone, spent_once};
@@ -7,10 +7,10 @@ use crate::server_end::server_end;
 use crate::table::{Lasting, Promise, Windows, covered, touches};
 use crate::verdict::{SLACK, Verdict};
 
-/// A call is in the queue of a server that works, this long after it was made.
+/// A call is in the queue of a working server this long after it was made.
 const QUEUED: Time = 500 * MS;
 
-/// Everything there is to check.
+/// Runs all checks.
 pub fn judge(history: &History) -> Verdict {
     let windows = Windows::new(history);
     let mut verdict = Verdict::new();
@@ -35,10 +35,10 @@ pub fn judge(history: &History) -> Verdict {
     verdict
 }
 
-/// P3: no caller gets the lock before a waiter that was in the queue when he asked.
+/// P3: no caller gets the lock before a waiter that was in the queue when the caller asked.
 fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut Verdict) {
     let shard = asked.first().map_or(0, |call| history.shard_of(history.calls[*call].name));
-    // Waits that could be overtaken, by when they were surely in the queue.
+    // Waits that others could overtake, by the time at which they were surely in the queue.
     let mut waits: Vec<(Time, &Call)> = Vec::new();
     for call in asked.iter().map(|call| &history.calls[*call]) {
         let queued = call.asked + QUEUED + 2 * history.stalled(call.asked, call.asked + QUEUED);
@@ -55,14 +55,15 @@ fn in_order(history: &History, windows: &Windows, asked: &[usize], verdict: &mut
     waits.sort_by_key(|(queued, _)| *queued);
     let mut gets: Vec<&Call> =
         asked.iter().map(|call| &history.calls[*call]).filter(|call| call.hold.is_some()).collect();
-    // What a handle holds is in no queue.
+    // A handle's hold is in no queue.
     gets.retain(|call| call.how != How::Attach);
     gets.sort_by_key(|call| call.asked);
     // The latest turn, and the longest wait without a turn.
     let (mut waiting, mut latest, mut longest) = (waits.iter().peekable(), None::<(u64, &Call)>, None::<(Time, &Call)>);
     for call in gets {
         let (Some(token), got) = (token(history, call), call.ended) else { continue };
-        // With several masters, a client that cannot reach the first one waits at another, and between the two there is no order.
+        // With several masters, a client that cannot reach the first one waits at another, and the two queues have no
+        // common order.
         let elsewhere = history.run.topology == "quorum"
             && windows.is_suspended(Promise::Order, shard, history.host_of(call.client), call.asked, got);
         while let Some((_, wait)) = waiting.next_if(|(queued, _)| *queued < call.asked) {
@@ -89,15 +90,15 @@ fn token(history: &History, call: &Call) -> Option<u64> {
     call.hold.map(|hold| history.holds[hold].token)
 }
 
-/// Until when a call surely waited. A call that ran out of time may have left just before it returned.
+/// Until when a call surely waited. A call that timed out may have left just before it returned.
 fn waits_until(history: &History, call: &Call) -> Time {
     let limit = call.limit.map_or(NEVER, |limit| call.asked + limit);
     let client = &history.clients[call.client];
     call.ended.min(limit).min(client.killed).min(client.closing)
 }
 
-/// P6, P7, P9: a lock that is free goes to a waiter soon. What several may hold is free if there is room for the heaviest of all
-/// that wait, and no caller comes in.
+/// P6, P7, P9: a free lock soon goes to a waiter. A shared name is free if it has room for its heaviest waiter and no
+/// caller comes in.
 fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[usize], verdict: &mut Verdict) {
     let Some(first) = asked.first().map(|call| &history.calls[*call]) else { return };
     let shard = history.shard_of(first.name);
@@ -110,7 +111,7 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     let mut waits: Vec<&Call> = asked.iter().map(|call| &history.calls[*call]).collect();
     waits.retain(|call| matches!(call.how, How::Lock | How::Timeout));
     waits.sort_by_key(|call| call.asked);
-    // What the server may have, and until when.
+    // Weights that the server may count as taken, and until when.
     let mut taken: Vec<(Time, u64)> = Vec::new();
     let mut since = history.run.began;
     let ends = in_order.iter().map(start).chain([history.run.ended]);
@@ -156,7 +157,7 @@ fn handed_over(history: &History, windows: &Windows, held: &[usize], asked: &[us
     }
 }
 
-/// Since when no more than this is taken, if no caller comes in.
+/// Since when at most this much is taken, if no caller comes in.
 fn room_since(taken: &[(Time, u64)], most: u64) -> Time {
     let mut taken = taken.to_vec();
     taken.sort_unstable();
@@ -172,7 +173,8 @@ fn room_since(taken: &[(Time, u64)], most: u64) -> Time {
     since
 }
 
-/// No hold is lost without a reason: a fault, a `force_unlock`, a lease that is not renewed, or a machine that stood still.
+/// No holder loses its hold without a reason: a fault, a `force_unlock`, a lease without renewal, or a stalled
+/// machine.
 fn losses(history: &History, windows: &Windows, verdict: &mut Verdict) {
     for hold in &history.holds {
         let of_unlock = hold.freed.as_ref().filter(|(_, why)| why == "lost").map(|(t, _)| (*t, "unlock"));
@@ -195,8 +197,8 @@ fn losses(history: &History, windows: &Windows, verdict: &mut Verdict) {
     }
 }
 
-/// The fault that a loss is counted for: for a hold that is gone rather a fault that forgets, for an expired hold rather a fault that kept
-/// its client from renewing it, and of these the last that began.
+/// The fault to which a loss is attributed. For a hold that is gone, it prefers a fault that forgets; for an expired
+/// hold, a fault that kept its client from renewing. Among these it takes the last that began.
 fn cause(history: &History, hold: &Hold, from: Time, to: Time) -> Option<usize> {
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
     let gone = hold.lost.as_ref().is_some_and(|(_, why)| why == "gone");
@@ -224,7 +226,7 @@ fn nested(history: &History, verdict: &mut Verdict) {
     }
 }
 
-/// P8: a holder hears of its loss at its local deadline, and at once when it was forced.
+/// P8: a holder learns of its loss at its local deadline, and at once if it was forced.
 fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
     for hold in history.holds.iter().filter(|hold| hold.listens) {
         let client = &history.clients[hold.client];
@@ -232,7 +234,7 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let told = hold.given_away().min(lost).min(client.killed).min(client.closing);
         if told > hold.until {
-            // Only a process that was stopped does not notice its own deadline.
+            // Only a stopped process misses its own deadline.
             let bound = hold.until.saturating_add(SLACK + 2 * history.stalled(hold.until, told.min(history.run.ended)));
             let stopped = history.faults.iter().any(|fault| {
                 let there = touches(fault, shard, Some(host)) && fault.kind == "stop-client";
@@ -246,7 +248,7 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
         }
     }
     for force in history.forces.iter().filter(|force| force.hit == Some(true)) {
-        // By its token: on several servers a part of the owner's hold may have ended, and a majority is left.
+        // Compares tokens: on several servers a part of the owner's hold may have ended while a majority remains.
         let is_meant = |hold: &&Hold| hold.listens && force.token == Some(hold.token) && force.may_end(hold);
         let Some(hold) = history.holds.iter().filter(is_meant).max_by_key(|hold| hold.start) else { continue };
         let client = &history.clients[hold.client];
@@ -262,7 +264,7 @@ fn told(history: &History, windows: &Windows, verdict: &mut Verdict) {
     }
 }
 
-/// No call lasts longer than it may, and none is without an end.
+/// No call takes longer than it may, and each one ends.
 fn each_call_ends(history: &History, verdict: &mut Verdict) {
     let within = |from: Time, to: Time, client: usize, longest: Time| {
         let Some(took) = to.checked_sub(from) else { return true };
@@ -279,7 +281,7 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
             verdict.broken("ends", call.asked, format!("{}: without an end", name()));
         }
         let longest = match call.how {
-            // Where there are several masters it raises the token after that, or gives back what it got.
+            // With several masters the client then raises the token, or releases what it got.
             How::Try if history.run.topology == "quorum" => Some(2 * client.op),
             How::Try => Some(client.op),
             // They may wait for their turn, and then for an answer.
@@ -316,8 +318,8 @@ fn each_call_ends(history: &History, verdict: &mut Verdict) {
     }
 }
 
-/// P5: when all clients are closed, and a last one has locked each name (a second time where something was left: a silence of
-/// the dead is forgiven once), nothing is left but tokens.
+/// P5: after all clients have closed and a last one has locked each name, only tokens remain. (It locks a name twice
+/// if something remained, because the server forgives a silence of the dead once.)
 fn nothing_left(history: &History, verdict: &mut Verdict) {
     match &history.left {
         None => verdict.broken("P5", history.run.ended, "nobody looked what is left".into()),

@@ -1,4 +1,4 @@
-//! P1 and P2: what holders may rely on at the same time, and their tokens.
+//! P1 and P2: the claims of holders at the same time, and their tokens.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use crate::history::{Call, Fault, History, Hold, How, MS, NEVER, Time};
 use crate::table::{Promise, forgets_uses, touches, window};
 use crate::verdict::{SLACK, Verdict};
 
-/// For how long a holder could rely on its hold: from when it had it until it gave it back, detached it, heard of its loss, or its
-/// local deadline passed. `cut`: the table excuses what comes later.
+/// The time in which a holder could rely on its hold: from when it got it until it released or detached it, learned of
+/// its loss, or its local deadline passed. `cut`: the table excuses what comes later.
 #[derive(Clone, Copy)]
 pub struct Claim {
     pub start: Time,
@@ -19,17 +19,17 @@ impl Claim {
     pub fn of(history: &History, hold: &Hold) -> Self {
         let lost = hold.lost.as_ref().map_or(NEVER, |(t, _)| *t);
         let call = &history.calls[hold.call];
-        // An attach that succeeds found what the handle had: it was never free in between.
+        // A successful attach took over the handle's hold: the name was never free in between.
         let start = if call.how == How::Attach { call.asked } else { hold.start };
         let end = hold.until.min(hold.given_away()).min(lost).max(start);
-        // One name of several is held for as long as the call waits for the others.
+        // A `lock_all` holds this name while it waits for the others.
         let began = if call.how == How::All { call.asked } else { granted_since(history, hold, start) };
         let claim = Self::until_excused(history, hold, (start, end), (call.asked, began));
         if is_repeated(history, call) { Self { cut: start, ..claim } } else { claim }
     }
 
-    /// That of the handle that was made of a hold: from the detach until another one takes it up or gives it back, or may have done
-    /// so, or its lease ends. A handle hears nothing of a force.
+    /// The claim of a hold's handle: from the detach until a caller attaches or releases the handle, or may have done
+    /// so, or until its lease ends. A handle does not learn of a force.
     pub fn of_handle(history: &History, index: usize) -> Option<Self> {
         let hold = &history.holds[index];
         let handle = hold.handle().filter(|handle| handle.until > 0)?;
@@ -43,13 +43,13 @@ impl Claim {
         let shard = history.shard_of(hold.name);
         let by_fault = history.faults.iter().filter(|fault| touches(fault, shard, None)).filter_map(|fault| {
             let (from, to) = window(history, fault, Promise::One)?;
-            // A busy process writes down late what it was granted before the fault.
+            // A busy process is late to record a grant from before the fault.
             let late = if asked < from { SLACK } else { 0 };
             (began < to.saturating_add(late) && end > from).then_some(from)
         });
         let by_force = history.forces.iter().filter(|force| force.may_end(hold)).filter_map(|force| {
             let may_run_until = if force.to == NEVER { force.from + 10_000 * MS } else { force.to };
-            // What was ended for certain was granted before, however late its process writes that down.
+            // A hold that was certainly ended was granted before, however late its process records that.
             let began = if force.has_ended(hold) { asked } else { began };
             (began < may_run_until && end > force.from).then_some(force.from)
         });
@@ -58,7 +58,8 @@ impl Claim {
     }
 }
 
-/// From when on a hold may have been granted: the answer that a stopped process finds when it goes on may be from before it stopped.
+/// The earliest time of the grant: the answer that a stopped process finds when it continues may be from before the
+/// stop.
 fn granted_since(history: &History, hold: &Hold, start: Time) -> Time {
     let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));
     let asked = history.calls[hold.call].asked;
@@ -68,7 +69,7 @@ fn granted_since(history: &History, hold: &Hold, start: Time) -> Time {
     stops.filter(has_just_ended).map(|fault| fault.from.max(asked)).min().unwrap_or(start)
 }
 
-/// A handle that was used before is used once more, and a failover in between may have forgotten the first time.
+/// Whether the call uses a handle again, after a failover that may have forgotten the first use.
 pub fn is_repeated(history: &History, call: &Call) -> bool {
     let Some(hold) = call.handle_of.filter(|_| call.how == How::Attach) else { return false };
     let mut earlier = history.uses(hold).filter(|other| other.asked <= call.asked && !std::ptr::eq(*other, call));
@@ -79,7 +80,7 @@ pub fn place(history: &History, hold: &Hold) -> String {
     format!("{} token {} of {}", history.names[hold.name], hold.token, history.clients[hold.client].name)
 }
 
-/// A part of a claim, in which its weight is the same.
+/// A part of a claim with one weight.
 struct Part {
     from: Time,
     to: Time,
@@ -87,7 +88,7 @@ struct Part {
     hold: usize,
 }
 
-/// What holders and handles of a name may rely on, and how much of it is judged.
+/// The claims on a name of its holders and handles. Counts how much of them it judges.
 fn parts(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verdict) -> Vec<Part> {
     let mut parts = Vec::new();
     for hold in held {
@@ -108,7 +109,7 @@ fn parts(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verd
     parts
 }
 
-/// P1: at no time do claims together weigh more than there is: that of a lock is one. Guards and handles under one grant count once.
+/// P1: claims never weigh more than the limit together (1 for a lock). Guards and handles under one grant count once.
 pub fn one_holder(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verdict) {
     let grant = |part: &Part| history.holds[part.hold].grant;
     let of = held.first().map_or(1, |hold| history.calls[history.holds[*hold].call].of);
@@ -131,7 +132,7 @@ pub fn one_holder(history: &History, claims: &[Claim], held: &[usize], verdict: 
     }
 }
 
-/// P1 at the resource: it refuses the write of a holder that may rely on the lock, so a later holder was there.
+/// P1 at the resource: if it refuses the write of a valid holder, a later holder was there.
 pub fn refused_writes(history: &History, claims: &[Claim], verdict: &mut Verdict) {
     for write in history.writes.iter().filter(|write| !write.ok) {
         let Some(index) = write.call.and_then(|call| history.calls[call].hold) else { continue };
@@ -142,7 +143,8 @@ pub fn refused_writes(history: &History, claims: &[Claim], verdict: &mut Verdict
     }
 }
 
-/// P2: who asked when another hold was there has a greater token, and no token is given twice. Never suspended. An attach keeps it.
+/// P2: a caller that asked while another hold existed gets a greater token, and no token is given twice. Never
+/// suspended. An attach keeps its token.
 pub fn growing_tokens(history: &History, claims: &[Claim], held: &[usize], verdict: &mut Verdict) {
     let hold = |index: &usize| &history.holds[*index];
     let asked = |index: &usize| history.calls[hold(index).call].asked;
@@ -180,8 +182,8 @@ pub fn growing_tokens(history: &History, claims: &[Claim], held: &[usize], verdi
             verdict.broken("P2", hold(index).start, format!("{two} was asked for when {one} was there"));
         }
     }
-    // Two that may both rely on it and exclude each other, one behind the other. A guard whose hold was taken away by force before its call returned
-    // was never valid.
+    // Two claims that exclude each other and follow each other. If a force ended a hold before its call returned, its
+    // guard was never valid.
     let is_relied_on = |claim: &Claim| claim.cut == claim.end && claim.start < claim.end;
     let relied_on: Vec<_> = by_start.iter().filter(|index| is_relied_on(&claims[**index])).collect();
     for pair in relied_on.windows(2) {

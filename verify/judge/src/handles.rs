@@ -1,11 +1,11 @@
-//! Holds that outlive a guard: a handle is spent once, and holds what it was promised to hold.
+//! Holds that outlive a guard: a handle works once, and its hold lasts as promised.
 
 use crate::claims::{is_repeated, place};
 use crate::history::{History, How, MS};
 use crate::table::Windows;
 use crate::verdict::Verdict;
 
-/// P1: of all that attach one handle only one gets it.
+/// P1: of all callers that attach one handle, only one gets it.
 pub fn spent_once(history: &History, verdict: &mut Verdict) {
     for (index, hold) in history.holds.iter().enumerate() {
         let mut attached: Vec<_> = history.uses(index).filter(|call| call.hold.is_some()).collect();
@@ -21,7 +21,7 @@ pub fn spent_once(history: &History, verdict: &mut Verdict) {
     }
 }
 
-/// No handle is lost without a reason before its deadline: used by another one, forced, a fault, or a machine that stood still.
+/// No handle ends before its deadline without a reason: another use, a force, a fault, or a stall of the machine.
 pub fn handles_gone(history: &History, windows: &Windows, verdict: &mut Verdict) {
     let by_handle = |how: How| matches!(how, How::Attach | How::Release);
     let gone = history.calls.iter().filter(|call| by_handle(call.how) && call.why.as_deref() == Some("lost"));

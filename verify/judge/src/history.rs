@@ -1,5 +1,5 @@
-//! What the processes of a campaign wrote down, read again: calls, holds, faults. The format is described where it is written,
-//! in verify/campaign/src/history.rs.
+//! Reads the records of a campaign's processes: calls, holds, faults. verify/campaign/src/history.rs, which writes
+//! them, describes the format.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 pub use crate::record::{Call, Client, Detached, Fault, Force, Hold, How, MS, NEVER, Run, Time, Write};
 
-/// One line. Which fields there are depends on `e`.
+/// One line. Its fields depend on `e`.
 #[derive(Deserialize)]
 struct Line<'a> {
     t: Time,
@@ -64,17 +64,17 @@ pub struct History {
     pub faults: Vec<Fault>,
     pub forces: Vec<Force>,
     pub writes: Vec<Write>,
-    /// The machine stood still in these.
+    /// The stalls of the machine.
     pub stalls: Vec<(Time, Time)>,
-    /// Keys that stayed; `None` if it was not checked.
+    /// The keys that remained. `None` without a check.
     pub left: Option<Vec<String>>,
-    /// What the driver noticed: processes that died or hang.
+    /// Observations of the driver: processes that died or hung.
     pub notes: Vec<(Time, String, String)>,
-    /// Which shard has a name. Others than clusters have one.
+    /// The shard of each name. Only clusters have more than one.
     pub shard: HashMap<usize, usize>,
-    /// The calls by the handle of a hold.
+    /// The calls with the handle of a hold.
     uses: HashMap<usize, Vec<usize>>,
-    /// Lines that no process finished.
+    /// Lines that a process did not finish.
     pub torn: usize,
     ids: HashMap<String, usize>,
     by_id: HashMap<(usize, u64), usize>,
@@ -83,7 +83,7 @@ pub struct History {
 }
 
 impl History {
-    /// All files of a folder.
+    /// Reads all files of a folder.
     pub fn read(dir: &Path) -> std::io::Result<Self> {
         let mut files: Vec<_> = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
         files.sort();
@@ -97,7 +97,7 @@ impl History {
         Ok(history)
     }
 
-    /// The lines of one process, or of several.
+    /// Adds the lines of one process, or of several.
     pub fn add(&mut self, text: &str) {
         for line in text.lines() {
             match serde_json::from_str::<Line>(line) {
@@ -127,7 +127,7 @@ impl History {
         self.run.ended = last.min().unwrap_or(self.run.quiet).max(self.run.quiet);
     }
 
-    /// Which process writes about a handle in which order is not known before all is read.
+    /// Runs at the end, because processes may write about a handle in any order.
     fn link_handles(&mut self) {
         for call in 0..self.calls.len() {
             let Some((client, id)) = self.calls[call].from.as_ref().and_then(|from| from.split_once('/')) else {
@@ -141,20 +141,20 @@ impl History {
         }
         for hold in 0..self.holds.len() {
             let mut grant = hold;
-            // Each was attached later than it was detached: there is a first.
+            // The loop ends: each hold was attached later than it was detached.
             while let Some(before) = self.calls[self.holds[grant].call].handle_of {
                 grant = before;
             }
             self.holds[hold].grant = grant;
             self.holds[hold].weight = self.weight_of(hold);
         }
-        // A call by a handle does not say how much there is.
+        // A call with a handle does not record the limit of the name.
         let mut of = vec![1; self.names.len()];
         self.calls.iter().for_each(|call| of[call.name] = call.of.max(of[call.name]));
         self.calls.iter_mut().for_each(|call| call.of = of[call.name]);
     }
 
-    /// What a hold weighed at first: if it was attached, what the one before it had left.
+    /// The first weight of a hold. For an attached hold, that is the last weight of the hold before it.
     fn weight_of(&self, hold: usize) -> u64 {
         let mut at = hold;
         while let Some(before) = self.calls[self.holds[at].call].handle_of {
@@ -166,18 +166,18 @@ impl History {
         self.calls[self.holds[at].call].weight
     }
 
-    /// The calls by the handle that was made of this hold.
+    /// The calls with the handle of this hold.
     pub fn uses(&self, hold: usize) -> impl Iterator<Item = &Call> {
         self.uses.get(&hold).into_iter().flatten().map(|call| &self.calls[*call])
     }
 
-    /// When a handle was asked first for what it holds, by a call that may have been served.
+    /// The time of the first call with this handle that the server may have served.
     pub fn first_use(&self, hold: usize) -> Time {
         let served = self.uses(hold).filter(|call| call.why.as_deref() != Some("lost"));
         served.map(|call| call.asked).min().unwrap_or(NEVER)
     }
 
-    /// It was granted, and not attached.
+    /// Whether it was granted, not attached.
     pub fn is_grant(&self, hold: usize) -> bool {
         self.calls[self.holds[hold].call].how != How::Attach
     }
@@ -378,7 +378,8 @@ impl History {
                     detached.was_refused = line.why.as_deref() == Some("refused");
                 }
             }
-            // `end`: a call that was dropped together with what it held, or while it gave that back: the first of both counts.
+            // `end`: the caller dropped the call together with its hold, or during the release. The first of both
+            // times counts.
             "free" | "end" => hold.free = hold.free.min(line.t),
             "freed" => hold.freed = Some((line.t, why())),
             "lost" => hold.lost = Some((line.t, why())),
@@ -387,7 +388,7 @@ impl History {
         }
     }
 
-    /// How long the machine stood still between these two.
+    /// How long the machine stalled between these two times.
     pub fn stalled(&self, from: Time, to: Time) -> Time {
         let first = self.stalls.partition_point(|(_, end)| *end <= from);
         let within = self.stalls[first..].iter().take_while(|(begin, _)| *begin < to);

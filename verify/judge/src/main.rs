@@ -1,7 +1,7 @@
 //! Judges the history of a campaign: `fairlock-judge DIR [--page FILE] [--gate]`.
 //!
-//! Exit code 1: a promise was broken. With `--gate` only P1, P2 and P5 count, which no busy machine can break: bounds of time
-//! are judged in campaigns alone.
+//! Exit code 1: a promise was broken. With `--gate` only P1, P2 and P5 count, which no busy machine can break. Only
+//! campaigns judge bounds of time.
 
 mod checks;
 mod claims;

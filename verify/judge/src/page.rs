@@ -1,4 +1,4 @@
-//! The page to look at: one file without any network. What happened around violations is whole, the rest is sampled.
+//! The HTML page: one file that needs no network. It shows everything around violations, and a sample of all else.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::table::{PROMISES, TABLE};
 use crate::verdict::Verdict;
 
 const TEMPLATE: &str = include_str!("page.html");
-/// The most holds, and the most waits. A row has about 30 bytes, so that the page stays far below 20 MB.
+/// The most holds, and the most waits. A row has about 30 bytes, so the page stays far below 20 MB.
 const ROWS: usize = 120_000;
-/// The violations around which everything is shown, and for which time before and after each.
+/// The number of violations around which the page shows everything, and the time before and after each.
 const WHOLE: (usize, Time) = (40, 5000 * MS);
-/// What lasts longer is shown first.
+/// The page prefers events that last longer than this.
 const LONG: Time = 40 * MS;
 
 pub fn write(history: &History, verdict: &Verdict, report: &Value, path: &Path) -> std::io::Result<()> {
@@ -37,7 +37,7 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
         .into_iter()
         .map(|index| {
             let (claim, hold) = &holds[index];
-            // From `cut` on the table excuses what comes.
+            // From `cut` on, the table excuses everything.
             json!([
                 hold.name,
                 hold.client,
@@ -98,7 +98,7 @@ fn data(history: &History, verdict: &Verdict, report: &Value) -> Value {
     })
 }
 
-/// The indices of what is shown: all around violations, then the long ones, then a sample of the rest.
+/// The indices to show: all around violations, then the long ones, then a sample of the others.
 fn sample(verdict: &Verdict, count: usize, times: impl Fn(usize) -> (Time, Time)) -> Vec<usize> {
     let around: Vec<_> = verdict.violations.iter().take(WHOLE.0).map(|violation| violation.t).collect();
     let is_near =

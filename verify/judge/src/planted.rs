@@ -1,5 +1,5 @@
-//! Histories with planted faults: each promise broken on purpose is found, and nothing else is. And what the table excuses is
-//! excused only where and for as long as it says.
+//! Histories with planted faults: the judge must find each broken promise, and nothing else. And the table must excuse
+//! only what, where, and for as long as it says.
 
 use crate::story::{NOTHING, Story};
 
@@ -78,7 +78,7 @@ fn p1_is_suspended_by_force_for_the_hold_that_is_meant_alone() {
     assert_eq!(forced(7), ["P1", "loss"]);
 }
 
-/// A slow process hears that it has the lock when another one has had it already.
+/// A slow process learns of its grant after another one has had the lock already.
 #[test]
 fn p1_is_suspended_by_force_for_a_grant_that_is_written_down_later() {
     let forced = |token: u64| {
@@ -94,7 +94,7 @@ fn p1_is_suspended_by_force_for_a_grant_that_is_written_down_later() {
     assert_eq!(forced(7), ["P1", "loss"]);
 }
 
-/// Several servers have different tokens for a hold, so it is known by its owner.
+/// Several servers have different tokens for a hold, so the call names the owner.
 #[test]
 fn p1_is_suspended_by_force_for_the_owner_that_is_meant_alone() {
     let forced = |owner: &str| {
@@ -111,7 +111,7 @@ fn p1_is_suspended_by_force_for_the_owner_that_is_meant_alone() {
     assert_eq!(forced("a:2"), ["P1", "loss"]);
 }
 
-/// A name of `lock_all` is held before the call returns: a fault in between is one of this hold.
+/// `lock_all` holds a name before the call returns, so a fault in between concerns this hold.
 #[test]
 fn p1_of_one_name_of_several_counts_from_the_call() {
     let told_late = |how: &str| {
@@ -127,7 +127,7 @@ fn p1_of_one_name_of_several_counts_from_the_call() {
     assert_eq!(told_late("lock"), ["P1"]);
 }
 
-/// A server that forgets a hold. From then on it is excused, but not the holds of strict clients.
+/// A server forgets a hold. From then on that hold is excused, but not the holds of strict clients.
 #[test]
 fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
     let forgotten = |topology, kind, second: u64| {
@@ -143,7 +143,7 @@ fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
     assert_eq!(forgotten("single strict", "wipe-server", 2100), ["P1"]);
     assert_eq!(forgotten("single", "wipe-server", 1400), ["P1"]);
     assert_eq!(forgotten("quorum", "flush-majority", 2100), ["P1"]);
-    // Whoever gets it later excludes all others again.
+    // A later holder excludes all others again.
     let mut story = Story::new();
     story.fault(1500, 1900, "wipe-server", "");
     story.holds(2100, 2300, "a.1", 1);
@@ -151,7 +151,7 @@ fn p1_is_suspended_where_a_server_forgot_and_for_what_it_forgot_alone() {
     assert_eq!(story.finds(), ["P1"]);
 }
 
-/// A process is stopped, or slow, while the answer to its call is under way, and meanwhile the server forgets what it granted.
+/// A process is stopped, or slow, while the answer to its call is under way, and the server then forgets the grant.
 #[test]
 fn p1_is_suspended_for_a_grant_that_is_seen_when_the_server_has_forgotten_it() {
     let found = |topology, asks: u64, gets: u64, stop: Option<(u64, u64)>| {
@@ -170,7 +170,7 @@ fn p1_is_suspended_for_a_grant_that_is_seen_when_the_server_has_forgotten_it() {
     assert_eq!(found("single", 1300, 2003, None), NOTHING);
     assert_eq!(found("single strict", 1300, 2603, Some((1400, 2600))), ["P1"]);
     assert_eq!(found("single strict", 1300, 2003, None), ["P1"]);
-    // It was asked for behind the fault, or seen too late, or the process ran when the server forgot it.
+    // The call came after the fault, or its answer came too late, or the process ran when the server forgot the hold.
     assert_eq!(found("single", 1650, 2003, None), ["P1"]);
     assert_eq!(found("single", 1300, 2603, None), ["P1"]);
     assert_eq!(found("single", 1300, 2603, Some((2400, 2600))), ["P1"]);
@@ -195,7 +195,7 @@ fn p2_a_token_that_goes_back() {
     assert_eq!(story.finds(), ["P2"]);
 }
 
-/// The hold of `a` is forced away before its call returns, and `b` has had the lock since.
+/// A force ends the hold of `a` before its call returns, and `b` has had the lock in between.
 #[test]
 fn p2_a_guard_that_was_never_valid_is_behind_no_other() {
     let mut story = Story::new();
@@ -218,7 +218,7 @@ fn p2_a_token_that_is_given_twice_also_where_data_was_lost() {
     assert_eq!(story.finds(), ["P2"]);
 }
 
-/// `a` waits while `b`, who asked later, gets it.
+/// `a` waits while `b`, which asked later, gets the lock.
 fn overtaken(between: u64, fault: Option<(&str, &str)>) -> Vec<&'static str> {
     overtaken_on("single", between, fault)
 }
@@ -239,7 +239,7 @@ fn overtaken_on(topology: &'static str, between: u64, fault: Option<(&str, &str)
 #[test]
 fn p3_a_waiter_is_overtaken() {
     assert_eq!(overtaken(1000, None), ["P3"]);
-    // Too close to each other to say who was first at the server.
+    // Too close together to know which was first at the server.
     assert_eq!(overtaken(100, None), NOTHING);
 }
 
@@ -285,7 +285,7 @@ fn p5_what_is_left_behind() {
     assert_eq!(story.finds(), ["P5"]);
 }
 
-/// A lock is free, and a client waits for it, for this time.
+/// A lock stays free for this time while a client waits for it.
 fn blocked(ms: u64, fault: Option<&str>) -> Vec<&'static str> {
     let mut story = Story::new();
     story.holds(1000, 1100, "a.1", 1);
@@ -304,7 +304,7 @@ fn p6_a_free_lock_is_not_handed_over() {
     assert_eq!(blocked(3000, Some("memory")), NOTHING);
 }
 
-/// No client gets it, and there is always a waiter.
+/// No client gets the lock, and there is always a waiter.
 #[test]
 fn p6_a_lock_that_nobody_gets_any_more() {
     let mut story = Story::new();
@@ -317,7 +317,7 @@ fn p6_a_lock_that_nobody_gets_any_more() {
     assert_eq!(story.finds(), ["P6 P7"]);
 }
 
-/// The holder is killed, and the next one waits.
+/// The holder is killed, and the next client waits.
 #[test]
 fn p7_a_dead_holder_is_not_replaced() {
     let replaced_after = |ms: u64| {
@@ -384,7 +384,7 @@ fn calls_that_last_too_long_or_have_no_end() {
     assert_eq!(story.finds(), ["ends"]);
 }
 
-/// What the machine did not do is no broken promise.
+/// A stall of the machine breaks no promise.
 #[test]
 fn bounds_of_time_are_widened_by_stalls() {
     let stalled = |ns: u64| {

@@ -1,4 +1,4 @@
-//! Planted faults of what several may hold, and of holds that outlive a guard.
+//! Planted faults of shared names, and of holds that outlive a guard.
 
 use crate::story::{NOTHING, Share, Story};
 
@@ -44,7 +44,7 @@ fn nothing_is_found_where_all_is_well() {
     story.ends(1710, "c.1", released, "ok");
     assert_eq!(story.finds(), NOTHING);
 
-    // It is not taken: its lease ends.
+    // The handle stays unused, so its lease ends.
     let (mut story, first) = detached();
     story.holds(3200, 3300, "b.1", 8);
     let late = story.uses(3400, "c.1", "attach", ("a.1", first));
@@ -52,7 +52,7 @@ fn nothing_is_found_where_all_is_well() {
     assert_eq!(story.finds(), NOTHING);
 }
 
-/// `a` has detached the lock at 1100 ms, under token 7: until 3100.
+/// `a` has detached the lock at 1100 ms, under token 7, until 3100 ms.
 fn detached() -> (Story, u64) {
     let mut story = Story::new();
     let id = story.asks(999, "a.1");
@@ -126,7 +126,8 @@ fn p2_a_token_that_goes_back_or_is_given_twice() {
     assert_eq!(second(6), NOTHING);
     assert_eq!(second(5), ["P2"]);
     assert_eq!(second(4), ["P2"]);
-    // Both asked before the other one had it, and were in at the same time: in an unknown order, but each has its own.
+    // Both asked before the other one had it, and held it at the same time: the order is unknown, but their tokens
+    // must differ.
     let at_once = |token| {
         let mut story = Story::new();
         let ids = [story.asks_share(999, "a.1", ONE), story.asks_share(999, "b.1", ONE)];
@@ -165,7 +166,7 @@ fn p3_a_heavy_waiter_is_overtaken() {
         story.finds()
     };
     assert_eq!(light(2200), ["P3"]);
-    // Too close to each other to say who was first at the server.
+    // Too close together to know which was first at the server.
     assert_eq!(light(1300), NOTHING);
 }
 
@@ -207,7 +208,7 @@ fn p6_permits_are_not_handed_over_although_there_is_room() {
     };
     let all = Share("permit", 3, 3);
     assert_eq!(waits_for(TWO, None, 4400), ["P6 P7"]);
-    // No room for it, or for another one that may be before it.
+    // No room for it, or for another waiter that may come first.
     assert_eq!(waits_for(all, None, 4400), NOTHING);
     assert_eq!(waits_for(TWO, Some(all), 4400), NOTHING);
     assert_eq!(waits_for(all, None, 1200), ["P6 P7"]);
@@ -245,7 +246,7 @@ fn calls_for_shares_and_by_handles_without_an_end() {
 
 #[test]
 fn p1_another_one_holds_between_detach_and_attach() {
-    // While it has its guard, while the handle has it, while it is attached, and in the lease of a handle that is not taken.
+    // With the guard, with the handle, while attached, and in the lease of an unused handle.
     for (from, token) in [(1050, 8), (1300, 8), (1505, 8), (1600, 8)] {
         let (mut story, first) = detached();
         let attached = story.uses(1500, "b.1", "attach", ("a.1", first));
@@ -259,7 +260,7 @@ fn p1_another_one_holds_between_detach_and_attach() {
     assert_eq!(story.finds(), ["P1"]);
 }
 
-/// Without an answer it is unknown whether the handle has it: until it is attached.
+/// Without an answer, the handle may or may not have the hold, until it is attached.
 #[test]
 fn p1_of_a_handle_is_promised_by_an_answer() {
     let mut story = Story::new();
@@ -288,7 +289,7 @@ fn p1_two_attach_one_handle() {
     };
     assert_eq!(twice("single", "failover"), ["P1"]);
     assert_eq!(twice("sentinel strict", "scripts"), ["P1"]);
-    // A failover may forget the first one.
+    // A failover may forget the first use.
     assert_eq!(twice("sentinel strict", "failover"), NOTHING);
 }
 
@@ -338,7 +339,7 @@ fn a_handle_that_is_gone_before_its_deadline() {
     assert_eq!(gone_at(1500, Some(6)), ["loss"]);
 }
 
-/// A handle that is not taken, one that was attached by a client that died, and one that was released: then the next one has it.
+/// The handle stayed unused, its new holder died, or it was released: then the next waiter gets the lock.
 #[test]
 fn p7_a_handle_that_holds_nothing_any_more_is_in_the_way() {
     let next_at = |ms: u64, release: bool| {

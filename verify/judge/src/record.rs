@@ -1,4 +1,4 @@
-//! What a history is made of: calls, holds, handles, faults.
+//! The parts of a history: calls, holds, handles, faults.
 
 /// Nanoseconds of the clock that all processes share.
 pub type Time = u64;
@@ -14,7 +14,7 @@ pub struct Run {
     /// How long a server that may have forgotten something grants nothing.
     pub freeze: Time,
     pub began: Time,
-    /// No fault comes from here on.
+    /// No fault comes after this.
     pub quiet: Time,
     pub ended: Time,
 }
@@ -27,24 +27,24 @@ pub struct Client {
     pub lease: Time,
     pub op: Time,
     pub waiter_ttl: Time,
-    /// How long what is handed over to one of its waits lasts.
+    /// How long a grant to one of its waits lasts at first.
     pub first_lease: Time,
     pub began: Time,
     pub closing: Time,
     pub closed: Time,
-    /// It was killed then, at the latest.
+    /// The latest time at which it was killed.
     pub killed: Time,
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum How {
-    /// Without a limit, until it gets the lock or is dropped.
+    /// Waits without a limit, until it gets the lock or the caller drops it.
     Lock,
     Timeout,
     Try,
     /// One name of several.
     All,
-    /// A call by a handle, which it takes up, or gives back. No new hold is granted.
+    /// Attaches a handle, or releases it (below). The server grants no new hold.
     Attach,
     Release,
 }
@@ -59,13 +59,13 @@ pub struct Call {
     pub limit: Option<Time>,
     /// `lock`, `permit`, `read` or `write`.
     pub mode: &'static str,
-    /// What it asks for, and how much of the name there is.
+    /// The weight that it asks for, and the limit of the name.
     pub weight: u64,
     pub of: u64,
-    /// For a call by a handle, the hold that it was made of, as `CLIENT/ID`, and as an index.
+    /// For a call with a handle, the detached hold: as `CLIENT/ID`, and as an index.
     pub from: Option<String>,
     pub handle_of: Option<usize>,
-    /// When its outcome was there; `NEVER` if there was none.
+    /// The time of its outcome; `NEVER` if it had none.
     pub ended: Time,
     pub why: Option<String>,
     pub hold: Option<usize>,
@@ -82,41 +82,41 @@ pub struct Hold {
     /// The greatest local deadline that its holder has seen.
     pub until: Time,
     pub is_fixed: bool,
-    /// When its holder began to give it back.
+    /// When its holder began to release it.
     pub free: Time,
     pub freed: Option<(Time, String)>,
     pub lost: Option<(Time, String)>,
-    /// Its holder waited to hear of its loss. Who only writes something and gives it back does not.
+    /// Whether its holder watched for a loss. A holder that only writes something and releases does not.
     pub listens: bool,
-    /// How many holds there were in nested calls.
+    /// The number of holds in nested calls.
     pub nested: Vec<(bool, u64)>,
     pub weight: u64,
-    /// From when on it relied on less, and on how much.
+    /// When it began to rely on less, and on how much.
     pub shrunk: Option<(Time, u64)>,
     pub detached: Option<Detached>,
-    /// The hold that was granted: this one, or the one that was detached and attached first.
+    /// The hold that was granted: this one, or the first one of a chain of detaches and attaches.
     pub grant: usize,
 }
 
-/// What became of a guard that was detached.
+/// The outcome of a detach.
 #[derive(Debug, Clone)]
 pub struct Detached {
     pub asked: Time,
     pub lease: Time,
     pub answered: Time,
-    /// Until when the handle holds it, by the clock of who detached it; 0 if that is not known.
+    /// Until when the handle holds it, by the clock of the client that detached it; 0 if unknown.
     pub until: Time,
-    /// The guard has it as before.
+    /// The guard has the hold as before.
     pub was_refused: bool,
 }
 
 impl Hold {
-    /// Until when its holder relied on it, if nothing ends it earlier.
+    /// Until when its holder relied on it, if nothing ended it earlier.
     pub fn given_away(&self) -> Time {
         self.free.min(self.detached.as_ref().map_or(NEVER, |detached| detached.asked))
     }
 
-    /// Its handle, if it has become one.
+    /// Its handle, if it was detached.
     pub fn handle(&self) -> Option<&Detached> {
         self.detached.as_ref().filter(|detached| !detached.was_refused)
     }
@@ -134,18 +134,18 @@ pub struct Fault {
 #[derive(Debug)]
 pub struct Force {
     pub name: usize,
-    /// That of the hold that is meant. Without it, and without owners: whatever is held.
+    /// The token of the hold to end. Without it and without owners, the call ends any hold.
     pub token: Option<u64>,
-    /// Who had it on each of several servers. Each has a token of its own for a hold, and the guard has that of one of them.
+    /// The owner on each of several servers. Each server has its own token for a hold, and the guard has one of these.
     pub owners: Vec<String>,
     pub from: Time,
-    /// When it was answered, and whether it ended a hold.
+    /// When the answer came, and whether the call ended a hold.
     pub to: Time,
     pub hit: Option<bool>,
 }
 
 impl Force {
-    /// Whether this is the hold that is meant.
+    /// Whether the call may have ended this hold.
     pub fn may_end(&self, hold: &Hold) -> bool {
         let is_any = self.token.is_none() && self.owners.is_empty();
         self.name == hold.name && (is_any || self.names(hold)) && self.hit != Some(false)
@@ -160,7 +160,7 @@ impl Force {
     }
 }
 
-/// A write that the register was asked for.
+/// A request to the register to write.
 #[derive(Debug)]
 pub struct Write {
     pub t: Time,

@@ -1,10 +1,10 @@
-//! When a hold is over at the server, at the latest, as far as its holders can know.
+//! When a hold has surely ended at the server, as far as its holders can know.
 
 use crate::history::{Detached, History, MS, NEVER, Time};
 use crate::table::{Windows, touches};
 use crate::verdict::SLACK;
 
-/// Until when the server may have this hold, or the handle that was made of it.
+/// Until when the server may have this hold or its handle.
 pub fn server_end(history: &History, windows: &Windows, index: usize) -> Time {
     let hold = &history.holds[index];
     if let Some(handle) = hold.handle() {
@@ -17,7 +17,7 @@ pub fn server_end(history: &History, windows: &Windows, index: usize) -> Time {
         (Some((t, _)), _) => after_lease(*t),
         (None, Some((t, why))) if why == "ok" => *t,
         (None, Some((t, _))) => after_lease(*t),
-        // Dropped, or the process died.
+        // The guard was dropped, or the process died.
         (None, None) if hold.free != NEVER && client.killed > hold.free + client.op => {
             if windows.has_cause(history.shard_of(hold.name), client.host, hold.free, hold.free) {
                 return after_lease(hold.free);
@@ -28,7 +28,7 @@ pub fn server_end(history: &History, windows: &Windows, index: usize) -> Time {
     }
 }
 
-/// A request that was under way in a partition arrives when that is over, and what it gives lasts for a lease.
+/// A request that was under way in a partition arrives when that ends, and its effect lasts for a lease.
 fn after_lease(history: &History, name: usize, client: usize, lease: Time, last: Time) -> Time {
     let shard = history.shard_of(name);
     let host = history.host_of(client);
@@ -38,8 +38,8 @@ fn after_lease(history: &History, name: usize, client: usize, lease: Time, last:
     last.max(healed) + lease + lease / 50 + 100 * MS
 }
 
-/// Until it is taken up, which is a hold of its own, or given back. Else until its lease ends, or that of an attach which may have
-/// been served.
+/// Until it is attached, which makes another hold, or released. Otherwise until its lease ends, or the lease of an
+/// attach that the server may have served.
 fn handle_end(history: &History, index: usize, handle: &Detached) -> Time {
     let hold = &history.holds[index];
     let known = |client: usize, t: Time| t.min(history.clients[client].killed).min(history.run.ended);

@@ -1,15 +1,15 @@
-//! Histories that are written by hand, to see what the judge finds in them.
+//! Hand-written histories, to check what the judge finds in them.
 
 use crate::checks::judge;
 use crate::history::History;
 
 pub const NOTHING: [&str; 0] = [];
 
-/// A mode, a weight, and how much there is.
+/// A mode, a weight, and the limit.
 #[derive(Clone, Copy)]
 pub struct Share(pub &'static str, pub u64, pub u64);
 
-/// A history that is written by hand. Times are in ms.
+/// A hand-written history. Times are in ms.
 pub struct Story {
     lines: Vec<String>,
     topology: &'static str,
@@ -17,7 +17,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// Two clients on two hosts: leases of 3 s, an operation time-out of 1 s, waiters that live for 1.5 s.
+    /// Clients on hosts of their own: leases of 3 s, an operation timeout of 1 s, waiters that live for 1.5 s.
     pub fn new() -> Self {
         Self::on("single")
     }
@@ -39,7 +39,7 @@ impl Story {
         self.lines.push(format!(r#"{{"t":{nanos},"c":"{who}","e":"{event}",{fields}}}"#));
     }
 
-    /// A call that waits; its outcome follows later.
+    /// A call that waits. Its outcome follows later.
     pub fn asks(&mut self, ms: u64, who: &str) -> u64 {
         self.calls_with(ms, who, "lock", "")
     }
@@ -50,13 +50,13 @@ impl Story {
         self.calls
     }
 
-    /// The same for a part of what there is.
+    /// The same, for a share of the name.
     pub fn asks_share(&mut self, ms: u64, who: &str, share: Share) -> u64 {
         let Share(mode, weight, of) = share;
         self.calls_with(ms, who, "lock", &format!(r#","mode":"{mode}","w":{weight},"of":{of}"#))
     }
 
-    /// Asks, gets it at once, and gives it back.
+    /// Asks, gets the share at once, and releases it.
     pub fn shares(&mut self, from: u64, to: u64, who: &str, share: Share, token: u64) -> u64 {
         let id = self.asks_share(from - 1, who, share);
         self.gets(from, who, id, token);
@@ -68,14 +68,14 @@ impl Story {
         self.line(ms, who, "shrink", &format!(r#""id":{id},"w":{left}"#));
     }
 
-    /// The handle's lease of 2 s is over 2 s later.
+    /// The handle's lease of 2 s ends 2 s later.
     pub fn detaches(&mut self, ms: u64, who: &str, id: u64) {
         self.line(ms, who, "detach", &format!(r#""id":{id},"lease":2000"#));
         let until = (ms + 2000) * 1_000_000;
         self.line(ms + 1, who, "detached", &format!(r#""id":{id},"why":"ok","until":{until}"#));
     }
 
-    /// A call by the handle of another one's hold: `attach`, or `release`.
+    /// A call with the handle of another client's hold: `attach` or `release`.
     pub fn uses(&mut self, ms: u64, who: &str, how: &str, (maker, id): (&str, u64)) -> u64 {
         self.calls_with(ms, who, how, &format!(r#","from":"{maker}/{id}""#))
     }
@@ -88,7 +88,7 @@ impl Story {
         self.line(ms, who, "end", &format!(r#""id":{id},"why":"{why}""#));
     }
 
-    /// With a lease that lasts for 3 s from then on.
+    /// Gets it, with a lease of 3 s from then on.
     pub fn gets(&mut self, ms: u64, who: &str, id: u64, token: u64) {
         let until = (ms + 3000) * 1_000_000;
         self.line(ms, who, "hold", &format!(r#""id":{id},"tok":{token},"until":{until}"#));
@@ -103,7 +103,7 @@ impl Story {
         self.line(ms, who, "lost", &format!(r#""id":{id},"why":"{why}""#));
     }
 
-    /// Asks, gets it at once, and gives it back.
+    /// Asks, gets the lock at once, and releases it.
     pub fn holds(&mut self, from: u64, to: u64, who: &str, token: u64) -> u64 {
         let id = self.asks(from - 1, who);
         self.gets(from, who, id, token);
@@ -111,7 +111,7 @@ impl Story {
         id
     }
 
-    /// `c` takes the hold under this token away.
+    /// `c` ends the hold with this token by force.
     pub fn forces(&mut self, ms: u64, token: u64) {
         self.line(ms, "c.1", "force", &format!(r#""id":99,"n":"x","tok":{token}"#));
         self.line(ms + 10, "c.1", "forced", r#""id":99,"hit":true"#);
@@ -124,7 +124,7 @@ impl Story {
         self.line(to, "driver", "healed", &format!(r#""id":{}"#, self.calls));
     }
 
-    /// Which promises the judge finds broken, when all was closed in good order after 30 s, but of these clients.
+    /// The promises that the judge finds broken, if all clients but these close in good order after 30 s.
     pub fn found(mut self, killed: &[&str]) -> Vec<&'static str> {
         self.line(30_000, "driver", "quiet", r#""text":"""#);
         for client in ["a.1", "b.1", "c.1"].iter().filter(|client| !killed.contains(client)) {

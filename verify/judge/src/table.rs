@@ -1,20 +1,21 @@
-//! Which fault suspends which promise, where, and until when. Outside of this table nothing is excused.
+//! Which fault suspends which promise, where, and until when. Only this table excuses anything.
 //!
-//! It is the table of docs/deploying.md, "What it promises where", put the other way round. Where: the hosts and shards that the
-//! fault names in the history, or all. Until when: from the begin of the fault to a time behind its end.
+//! It is the inverse of the table "What it promises where" in docs/deploying.md. Where: the hosts and shards that the
+//! history names for the fault, or all of them. Until when: from the beginning of the fault until some time after its
+//! end.
 
 use crate::history::{Fault, History, MS, Time};
 
-/// What can be suspended. P2, P4, P5, and that each call ends, never are.
+/// The promises that a fault can suspend. P2, P4, P5, and the end of each call never are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Promise {
-    /// P1: what was granted before the end of the fault is not relied on from its begin on. What is granted later is.
+    /// P1: from the fault's beginning on, holds granted before its end do not count. Later holds do.
     One,
-    /// P3, of a wait that is overtaken.
+    /// P3, for a wait that others overtake.
     Order,
-    /// P6, P7 and P9: how soon a lock that is free goes to a waiter.
+    /// P6, P7 and P9: how soon a free lock goes to a waiter.
     Handover,
-    /// P8: a holder hears at once that it was forced out, and at its local deadline that its lease is over.
+    /// P8: a holder learns at once that it was forced out, and at its local deadline that its lease has ended.
     Told,
 }
 
@@ -22,7 +23,7 @@ use Promise::{Handover, One, Order, Told};
 
 pub const PROMISES: [Promise; 4] = [One, Order, Handover, Told];
 
-/// A time behind the end of a fault, in ms; `FREEZE` stands for the pause of `strict_restart`, where it is on.
+/// A time after the end of a fault, in ms. `and_freeze` adds the pause of `strict_restart`, if that is on.
 #[derive(Clone, Copy)]
 pub struct After {
     pub ms: u64,
@@ -39,13 +40,13 @@ const fn freeze_and(ms: u64) -> Option<After> {
 
 const KEPT: Option<After> = None;
 
-/// A client that was cut off connects again within an operation time-out and a second; SYN packets that were lost are
-/// sent again after 1 and 3 s.
+/// A client that was cut off reconnects within an operation timeout and a second. Lost SYN packets are sent again
+/// after 1 and 3 s.
 const RECONNECT: Option<After> = ms(4500);
 
 pub struct Row {
     pub kind: &'static str,
-    /// On these topologies; `strict`: with `strict_restart`, and with `min-replicas-to-write` on Sentinel.
+    /// The topologies. `strict`: with `strict_restart`, and with `min-replicas-to-write` on Sentinel.
     pub on: &'static str,
     /// In the order of `PROMISES`.
     pub suspends: [Option<After>; 4],
@@ -58,7 +59,7 @@ const FAILS_OVER: &str = "sentinel, cluster";
 /// The first row that fits a fault counts.
 #[rustfmt::skip]
 pub const TABLE: &[Row] = &[
-    // Faults of one client: the others are promised everything, and it everything that needs no network.
+    // Faults of one client. All promises hold for the others, and for this client those that work offline.
     Row { kind: "silent", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "a client without a connection is passed over" },
     Row { kind: "one-way-out", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
     Row { kind: "one-way-in", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "the same" },
@@ -68,7 +69,7 @@ pub const TABLE: &[Row] = &[
     Row { kind: "connections", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "whose connection is gone is passed over" },
     Row { kind: "scripts", on: ALL, suspends: [KEPT, KEPT, KEPT, KEPT], why: "" },
     Row { kind: "start", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "fresh servers of strict clients grant nothing at first" },
-    // Faults of servers that refuse, or cannot be reached, and forget nothing.
+    // Faults of servers that refuse, or are unreachable, and that forget nothing.
     Row { kind: "memory", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "disk", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
     Row { kind: "acl", on: ALL, suspends: [KEPT, ms(3000), ms(3000), ms(3000)], why: "the server refuses" },
@@ -78,16 +79,16 @@ pub const TABLE: &[Row] = &[
     Row { kind: "ring", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "each client has another first server" },
     Row { kind: "clock", on: "quorum", suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a hold on just a majority ends with a server whose clock jumps" },
     Row { kind: "clock", on: ALL, suspends: [ms(100), ms(11_000), ms(11_000), ms(3000)], why: "a jump of the clock ends leases, or makes them longer" },
-    // Faults of servers that may fail over: an asynchronous failover forgets what was not replicated.
+    // Faults of servers that may fail over: an asynchronous failover forgets whatever was not replicated.
     Row { kind: "halves", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "cut-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "stop-server", on: "sentinel, sentinel strict, cluster", suspends: [ms(1000), freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "an asynchronous failover forgets, and a frozen primary goes on" },
     Row { kind: "kill-server", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
     Row { kind: "failover", on: FAILS_OVER, suspends: [ms(1000), RECONNECT, RECONNECT, RECONNECT], why: "an asynchronous failover forgets" },
-    // Faults of servers that forget everything and are not frozen.
+    // Faults of servers that forget everything and do not freeze.
     Row { kind: "wipe-server", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
     Row { kind: "flush", on: "single, sentinel, cluster", suspends: [ms(100), RECONNECT, RECONNECT, RECONNECT], why: "its data is gone" },
-    // All others, and those with `strict_restart`: one holder in each case, behind a freeze where there may be one.
+    // All other faults, and those with `strict_restart`: always one holder, after a freeze if there may be one.
     Row { kind: "halves", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "no majority, or a freeze" },
     Row { kind: "cut-server", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the first server changes" },
     Row { kind: "stop-server", on: ALL, suspends: [KEPT, RECONNECT, RECONNECT, RECONNECT], why: "connections that were silent for long are given up" },
@@ -98,9 +99,9 @@ pub const TABLE: &[Row] = &[
     Row { kind: "flush-majority", on: ALL, suspends: [KEPT, freeze_and(4500), freeze_and(4500), freeze_and(4500)], why: "the same, of two of three" },
 ];
 
-/// Begins and ends, in order, none touching another.
+/// Begins and ends, in order, without overlap.
 type Spans = Vec<(Time, Time)>;
-/// Something that lasted, and the windows in which it does not count.
+/// An interval, and the windows in which it does not count.
 pub type Lasting<'a> = (Time, Time, &'a [(Time, Time)]);
 
 /// The windows of a history in which promises are suspended.
@@ -112,7 +113,7 @@ pub struct Windows {
 
 /// Shards of the largest topology.
 const SHARDS: usize = 3;
-/// How long after its end a fault may still cause a loss: the longest lease, and finding a way back.
+/// How long after its end a fault may still cause a loss: the longest lease, and the time to recover.
 const AFTERMATH: Time = 10_000 * MS;
 
 impl Windows {
@@ -133,7 +134,7 @@ impl Windows {
         Self { merged: columns.collect(), hosts }
     }
 
-    /// `host`: of a client; none for what is true of all.
+    /// `host`: a client's host, or none for promises to all clients.
     pub fn of(&self, promise: Promise, shard: usize, host: Option<usize>) -> &[(Time, Time)] {
         let column = PROMISES.iter().position(|known| *known == promise).unwrap_or_default();
         &self.merged[column][shard][host.unwrap_or(self.hosts)]
@@ -143,13 +144,13 @@ impl Windows {
         overlaps(self.of(promise, shard, Some(host)), from, to)
     }
 
-    /// Whether there was any fault that may be why.
+    /// Whether any fault may be the cause.
     pub fn has_cause(&self, shard: usize, host: usize, from: Time, to: Time) -> bool {
         overlaps(&self.merged[PROMISES.len()][shard][host], from, to)
     }
 }
 
-/// Whether a fault is one of this shard, and of this host; without a host: of all hosts.
+/// Whether a fault concerns this shard and this host, or all hosts if none is given.
 pub fn touches(fault: &Fault, shard: usize, host: Option<usize>) -> bool {
     let hosts = fault.hosts.as_ref().is_none_or(|hosts| host.is_some_and(|host| hosts.contains(&host)));
     hosts && fault.shards.as_ref().is_none_or(|shards| shards.contains(&shard))
@@ -167,8 +168,8 @@ pub fn window(history: &History, fault: &Fault, promise: Promise) -> Option<(Tim
     Some((fault.from, fault.to.saturating_add(after.ms * MS + freeze)))
 }
 
-/// Whether a failover within this time may have forgotten that a handle was used, also with `strict_restart`: so it may be used once
-/// more, while the one that has used it relies on it.
+/// Whether a failover within this time may have forgotten the use of a handle, even with `strict_restart`. Then the
+/// handle may be used again while its first user still relies on it.
 pub fn forgets_uses(history: &History, shard: usize, from: Time, to: Time) -> bool {
     let fails_over = |fault: &Fault| {
         ["halves", "cut-server", "stop-server", "kill-server", "failover"].contains(&fault.kind.as_str())
@@ -195,7 +196,7 @@ pub fn overlaps(windows: &[(Time, Time)], from: Time, to: Time) -> bool {
     windows.get(next).is_some_and(|window| window.0 <= to)
 }
 
-/// How much of these intervals lies between two instants and outside of the windows, each instant counted once.
+/// How much of these intervals lies between two instants and outside their windows. Each instant counts once.
 pub fn covered(intervals: Vec<Lasting>, from: Time, to: Time) -> Time {
     let mut parts = Vec::new();
     for (begin, end, windows) in intervals {

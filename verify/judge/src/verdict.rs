@@ -1,4 +1,4 @@
-//! What was found, and how much of the history could be judged.
+//! The findings, and how much of the history the judge could use.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::history::{History, Hold, How, MS, NEVER, Time};
 use crate::table::touches;
 
-/// The most violations of each kind that are kept; all are counted.
+/// How many violations of each kind the report keeps. It counts all of them.
 const KEPT: usize = 200;
 /// What a machine that is busy with the campaign may add to any time.
 pub const SLACK: Time = 750 * MS;
@@ -22,7 +22,7 @@ pub struct Violation {
 pub struct Verdict {
     pub violations: Vec<Violation>,
     pub counts: BTreeMap<&'static str, usize>,
-    /// For each promise: how much was judged, and how much there was.
+    /// For each promise: how much the judge checked, of how much.
     judged: BTreeMap<&'static str, (u64, u64)>,
     /// Losses by cause, and by single fault.
     pub losses: BTreeMap<&'static str, usize>,
@@ -64,7 +64,7 @@ impl Verdict {
         }
     }
 
-    /// Whether a promise of these is broken; without any: of all.
+    /// Whether one of these promises is broken, or any if the list is empty.
     pub fn fails(&self, only: &[&str]) -> bool {
         self.counts.keys().any(|promise| only.is_empty() || only.contains(promise))
     }
@@ -110,7 +110,7 @@ fn by_mode(history: &History) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// How many there were, and what became of the calls by them.
+/// The number of handles, and the outcomes of the calls with them.
 fn handles(history: &History) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     let detached = history.holds.iter().filter(|hold| hold.handle().is_some_and(|handle| handle.until > 0)).count();
@@ -123,7 +123,7 @@ fn handles(history: &History) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Holds of locks that began while another process was about to give the same name back, which had it before: from hand to hand.
+/// Hand-overs of locks: a hold began while another process, which had the name before, was about to release it.
 fn handovers(history: &History) -> usize {
     let mut count = 0;
     for mut held in history.by_name(&history.holds, |hold| hold.name) {
@@ -140,7 +140,7 @@ fn handovers(history: &History) -> usize {
     count
 }
 
-/// Acquisitions that overlap a fault which touches their client or server.
+/// Acquisitions during a fault that touches their client or server.
 fn in_faults(history: &History) -> usize {
     let touched = |hold: &&crate::history::Hold| {
         let (shard, host) = (history.shard_of(hold.name), history.host_of(hold.client));

@@ -1,4 +1,4 @@
-//! A page of HTML: where it leads to, and the names of its places.
+//! The links and the anchors of an HTML page.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 pub struct Html {
     pub links: Vec<String>,
     pub anchors: BTreeSet<String>,
-    /// Where the page sends its readers at once, with the anchor that they came with.
+    /// The page to which this one redirects its readers at once, with their anchor.
     pub moved_to: Option<String>,
 }
 
@@ -35,7 +35,7 @@ fn after<'a>(text: &'a str, end: &str) -> &'a str {
     text.split_once(end).map_or("", |(_, rest)| rest)
 }
 
-/// The attributes of a tag, whose name the text begins with, and what is behind the tag.
+/// The attributes of a tag, and the text after the tag. `text` begins with the name of the tag.
 fn attributes(text: &str) -> (Vec<(&str, &str)>, &str) {
     let mut found = Vec::new();
     let mut rest = text.trim_start_matches(|c: char| c.is_ascii_alphanumeric());

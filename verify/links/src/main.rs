@@ -1,5 +1,6 @@
-//! `fairlock-links DOC`: no link is dead, in the pages and comments of the repository, in the documentation that `cargo doc`
-//! built in the folder DOC, and in the packages that are published. Sites of others are not asked. Exit code 1: a link is dead.
+//! `fairlock-links DOC` checks links: in the pages and comments of the repository, in the documentation that
+//! `cargo doc` built in the folder DOC, and in the packages to publish. It does not ask other sites. Exit code 1: a
+//! link is dead.
 
 mod html;
 mod packages;
@@ -35,7 +36,7 @@ struct Report {
 }
 
 impl Report {
-    /// That a link leads somewhere, or what is wrong with it.
+    /// Adds a link, and the problem with it if there is one.
     fn add(&mut self, place: String, link: &str, found: Result<(), String>) {
         self.links += 1;
         if let Err(problem) = found {
@@ -44,7 +45,7 @@ impl Report {
     }
 }
 
-/// The pages and the comments, and that those which are packed do not lead out of their package.
+/// Checks the pages and the comments, and that those in a package do not lead out of it.
 fn repository(site: &mut Site, report: &mut Report) -> io::Result<()> {
     for file in site.files.clone() {
         let text = || text(&site.root.join(&file));
@@ -72,7 +73,7 @@ fn repository(site: &mut Site, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-/// crates.io resolves the links of a README by the repository; nobody does that for the other files of a package.
+/// crates.io resolves the links of a README by the repository, but not the links of other files in a package.
 fn packed_with(site: &Site, file: &Path, target: &Path, link: &str) -> Result<(), String> {
     let has_it = |package: &Package| target.strip_prefix(&site.root).is_ok_and(|target| package.files.contains(target));
     let is_left = |package: &&Package| {
@@ -84,7 +85,8 @@ fn packed_with(site: &Site, file: &Path, target: &Path, link: &str) -> Result<()
     }
 }
 
-/// The pages that are reached from the first page of each library: files of an earlier build may lie beside them.
+/// Checks the pages that readers can reach from the first page of each library. Files of an earlier build may lie next
+/// to them.
 fn documentation(site: &mut Site, report: &mut Report) -> io::Result<()> {
     let mut open: Vec<PathBuf> = site.libraries().map(|name| site.doc.join(name).join("index.html")).collect();
     let mut seen: BTreeSet<PathBuf> = open.iter().cloned().collect();

@@ -1,4 +1,4 @@
-//! What cargo says of the packages.
+//! The packages, from the output of cargo.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ pub struct Package {
     pub name: String,
     /// The name of its library in code.
     pub library: Option<String>,
-    /// Where the files below are: within the repository.
+    /// The folder of the files below, within the repository.
     pub folder: PathBuf,
     pub repository: Option<String>,
     pub documentation: Option<String>,
     pub readme: Option<PathBuf>,
-    /// What is packed. Empty if it is not published.
+    /// The packed files. Empty for a package that is not published.
     pub files: BTreeSet<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ fn package_of(root: &Path, package: &Value) -> Outcome<Package> {
     })
 }
 
-/// What a command prints.
+/// The output of a command.
 pub fn said(folder: &Path, command: &str) -> Outcome<String> {
     let mut words = command.split(' ');
     let output = Command::new(words.next().unwrap_or_default()).args(words).current_dir(folder).output()?;

@@ -1,4 +1,4 @@
-//! A page in Markdown, or the comments of a source: where it leads to, and the names of its headings on GitHub.
+//! The links of a Markdown page, or of a source's comments, and the names of its headings on GitHub.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use pulldown_cmark::{BrokenLink, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 use crate::html;
 
-/// A line, counted from 1, and what is there.
+/// A line, counted from 1, and its text.
 type At = (usize, String);
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Page {
         page
     }
 
-    /// Of the links in comments, rustdoc checks those to items.
+    /// Without links to items, which rustdoc checks.
     pub fn of_comments(source: &str) -> Self {
         let mut page = Self::default();
         for (first, text) in comments(source) {
@@ -96,7 +96,7 @@ fn slug(heading: &str) -> String {
     kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect()
 }
 
-/// The second heading of a name has `-1` behind it.
+/// GitHub adds `-1` to the second heading of a name.
 fn numbered(slug: String, seen: &mut BTreeMap<String, usize>) -> String {
     let count = seen.entry(slug.clone()).or_default();
     *count += 1;

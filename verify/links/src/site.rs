@@ -1,4 +1,4 @@
-//! Where a link leads to, and whether that is there.
+//! Finds the target of a link, and whether it exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,12 +8,12 @@ use crate::packages::{self, Package, said};
 use crate::pages::Page;
 use crate::{Outcome, html};
 
-/// In texts of other crates that rustdoc copies: links of tracing, and of the standard library.
+/// Links in texts of tracing and of the standard library, which rustdoc copies.
 const OF_OTHERS: [&str; 2] = ["dispatcher#setting-the-default-subscriber", "../../../nomicon/atomics.html"];
 
 pub struct Site {
     pub root: PathBuf,
-    /// The built documentation.
+    /// The folder of the built documentation.
     pub doc: PathBuf,
     /// The files of the repository, and all folders above them.
     pub files: BTreeSet<PathBuf>,
@@ -36,14 +36,14 @@ impl Site {
         self.packages.iter().filter_map(|package| package.library.as_deref())
     }
 
-    /// Whether the file is a page of these libraries, not one of others that were built before.
+    /// Whether the file is a page of these libraries, not of others that were built before.
     pub fn is_documentation(&self, file: &Path) -> bool {
         let within = file.strip_prefix(&self.doc).map(|within| within.strip_prefix("src").unwrap_or(within));
         let is_html = file.extension().is_some_and(|ending| ending == "html");
         is_html && within.is_ok_and(|within| self.libraries().any(|library| within.starts_with(library)))
     }
 
-    /// The file that a link on this page leads to, or none if that is a site of others.
+    /// The file that a link on this page leads to, or none for another site.
     pub fn follow(&mut self, page: &Path, link: &str) -> Result<Option<PathBuf>, String> {
         let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
         let Some(file) = self.file(page, link, path.split('?').next().unwrap_or(path))? else { return Ok(None) };
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// What is to be published stands for what will be at docs.rs and in the repository.
+    /// For docs.rs and the repository on the web, it uses the files that are to be published.
     fn file(&self, page: &Path, link: &str, path: &str) -> Result<Option<PathBuf>, String> {
         if path.is_empty() {
             return Ok(Some(page.to_owned()));
@@ -70,7 +70,7 @@ impl Site {
         Ok(is_here.then(|| joined(page.parent().unwrap_or(page), path)))
     }
 
-    /// The file for a link to something of ours on the web.
+    /// The file for a link to one of our pages on the web.
     fn published(&self, url: &str) -> Option<Result<PathBuf, String>> {
         if let Some(within) = url.strip_prefix("https://docs.rs/crate/") {
             let (package, source) = within.split_once('/').unwrap_or((within, ""));
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    /// The documentation may be in a folder of the repository.
+    /// The folder of the documentation may be inside the repository.
     fn has(&self, file: &Path) -> bool {
         let is_tracked = || file.strip_prefix(&self.root).is_ok_and(|file| self.files.contains(file));
         if file.starts_with(&self.doc) { file.is_file() } else { is_tracked() }
@@ -107,7 +107,7 @@ impl Site {
             self.anchors.insert(file.to_owned(), anchors_of(file));
         }
         let anchors = &self.anchors[file];
-        // A script of rustdoc goes to `#7-9` of a source.
+        // rustdoc's script goes to `#7-9` of a source.
         let line = anchor.split('-').next().filter(|line| line.bytes().all(|byte| byte.is_ascii_digit()));
         anchor.is_empty() || anchors.contains(anchor) || line.is_some_and(|line| anchors.contains(line))
     }
@@ -118,7 +118,7 @@ fn anchors_of(file: &Path) -> BTreeSet<String> {
     match file.extension().and_then(|ending| ending.to_str()) {
         Some("html") => {
             let html = html::read(&text);
-            // The script of the page keeps the anchor.
+            // The page's script keeps the anchor.
             html.moved_to.map_or(html.anchors, |page| anchors_of(&joined(file.parent().unwrap_or(file), &page)))
         }
         Some("md") => Page::of_markdown(&text).anchors,
@@ -126,7 +126,7 @@ fn anchors_of(file: &Path) -> BTreeSet<String> {
     }
 }
 
-/// Without `..` in it, also where no such folder is.
+/// Removes each `..`, even if there is no such folder.
 fn joined(folder: &Path, path: &str) -> PathBuf {
     let mut joined = folder.to_owned();
     for part in Path::new(path).components() {

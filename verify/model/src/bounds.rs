@@ -1,4 +1,4 @@
-//! The bounds of a run, and what a node may lose in it.
+//! The bounds of a run, and the losses of a node.
 
 use crate::network::{ClientId, NodeId, Time};
 
@@ -7,7 +7,7 @@ use crate::network::{ClientId, NodeId, Time};
 pub struct Bounds {
     pub nodes: NodeId,
     pub clients: ClientId,
-    /// How many attempts each client makes, how often it tries again after a failure, and how often it renews.
+    /// How many attempts each client makes, how often it retries after a failure, and how often it renews.
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
@@ -17,17 +17,18 @@ pub struct Bounds {
     pub end: Time,
     pub lease: Time,
     pub operation_timeout: Time,
-    /// The greatest difference between two clocks. Only tokens depend on it: all else counts durations.
+    /// The greatest difference between two clocks. Only tokens depend on it: everything else counts durations.
     pub clocks_apart: Time,
-    /// Which clocks are ahead at the beginning: one bit per node. Each entry is a first state of its own.
+    /// Which clocks are ahead at the beginning: one bit per node. Each entry is another first state.
     pub clocks_ahead: &'static [u8],
-    /// Whether tokens follow the clock. Only runs with restarts need that: elsewhere it would leave gaps between tokens.
+    /// Whether tokens follow the clock. Only runs with restarts need that: in others it would leave gaps between
+    /// tokens.
     pub clock_runs: bool,
     /// Clients try all nodes in the first round trip, not only after they hold the gate.
     pub at_once: bool,
-    /// Clients propose a token to the nodes: the one that the gate has given, or one by the clock.
+    /// Clients propose a token to the nodes: the gate's, or one from the clock.
     pub proposes: bool,
-    /// By how much the first client overestimates that clock.
+    /// How far the first client overestimates that clock.
     pub clock_seems_ahead: Time,
     /// Requests and answers may be lost. Otherwise they may only be late, without bound.
     pub lossy: bool,
@@ -37,7 +38,7 @@ pub struct Bounds {
     pub impatient: bool,
     /// A reachable node serves a leave at once.
     pub prompt_leaves: bool,
-    /// Callers give up while they wait.
+    /// Callers may give up while they wait.
     pub gives_up: bool,
     /// Nodes that never run.
     pub dead: &'static [NodeId],
@@ -46,12 +47,12 @@ pub struct Bounds {
     /// How often a path between a client and a node may break, and how often a node may die.
     pub cuts: u8,
     pub deaths: u8,
-    /// How often a node may restart, and what it may lose.
+    /// How often a node may restart, and its possible losses.
     pub restarts: u8,
     pub losses: &'static [Loss],
     /// How often force_unlock may end a hold on one node.
     pub forced: u8,
-    /// Whether each state in which nothing is in flight is followed to its end.
+    /// Whether the run follows each state without messages in flight to its end.
     pub settles: bool,
 }
 
@@ -61,7 +62,7 @@ impl Bounds {
     }
 }
 
-/// What a node loses by a restart.
+/// A node's loss at a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
     Nothing,

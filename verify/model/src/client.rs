@@ -1,5 +1,5 @@
 //! A client: one attempt for the lock over all nodes, and its guard. It takes its next step as soon as an answer
-//! allows it; a paused client is one whose answers have not arrived.
+//! allows. A client is paused while its answers do not arrive.
 
 use crate::bounds::Bounds;
 use crate::events::{Event, EventSet};
@@ -11,10 +11,10 @@ use crate::rules::{Rule, Rules};
 pub struct Client {
     pub stage: Stage,
     pub slots: Vec<Slot>,
-    /// For each node, the seq up to which it must still be left. 0: nothing is left to do.
+    /// For each node, the seq up to which the client must still leave it. 0: it need not.
     pub leaving: Vec<Seq>,
     next_seq: Seq,
-    /// How often it may still begin, try again after a failure, and renew.
+    /// How often it may still begin, retry after a failure, and renew.
     pub starts: u8,
     pub retries: u8,
     pub renewals: u8,
@@ -23,7 +23,7 @@ pub struct Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     Idle,
-    /// It has left every node after a failure, and wants to try again (Q6).
+    /// It has left every node after a failure, and wants to retry (Q6).
     Failed,
     Taking,
     Raising {
@@ -34,7 +34,7 @@ pub enum Stage {
     },
 }
 
-/// What a client knows about a node in its attempt.
+/// The client's knowledge about a node in its attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Slot {
     Unused,
@@ -47,7 +47,7 @@ pub enum Slot {
         seq: Seq,
     },
     Busy,
-    /// Down, frozen, too slow to answer, or lost. This attempt does not use it any more (Q10).
+    /// Down, frozen, too slow to answer, or lost. This attempt no longer uses it (Q10).
     Skipped,
     Got {
         seq: Seq,
@@ -100,7 +100,7 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     fn send(&mut self, node: NodeId, seq: Seq, body: Body) {
-        // Only requests that set a deadline need their send time. Without it there are fewer states.
+        // Only requests that set a deadline need their send time. The others leave it out, which makes fewer states.
         let sent = if matches!(body, Body::Acquire { .. } | Body::Renew) { self.now } else { 0 };
         self.network.insert(Message { client: self.id, node, seq, sent, body });
     }
@@ -113,7 +113,7 @@ impl Context<'_> {
         majority(self.rules, self.bounds)
     }
 
-    /// A token by the clock that is ahead of the others, as far as the client knows.
+    /// A token from the clock that is furthest ahead, as far as the client knows.
     fn token_now(&self) -> Token {
         let Bounds { clock_runs, clocks_apart, clock_seems_ahead, proposes, .. } = *self.bounds;
         let seems_ahead = if self.id == 0 { clock_seems_ahead } else { 0 };
@@ -122,7 +122,7 @@ impl Context<'_> {
     }
 }
 
-/// How many nodes must count.
+/// The number of nodes that must count.
 fn majority(rules: Rules, bounds: &Bounds) -> usize {
     bounds.majority() - usize::from(!rules.has(Rule::Q4Majority))
 }
@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Q2: releases the nodes above this one, and queues on it while it keeps the nodes below.
+    /// Q2: releases the nodes above this one, and queues here while it keeps the nodes below.
     fn queue_on(&mut self, node: NodeId, cx: &mut Context<'_>) {
         cx.events.add(if self.count(Slot::is_got) > 0 { Event::QueuedWithHold } else { Event::Queued });
         self.release_above(node, cx);
@@ -255,7 +255,7 @@ impl Client {
         }
     }
 
-    /// The tokens of the nodes that it has.
+    /// The tokens of the nodes that it holds.
     fn tokens(&self) -> impl Iterator<Item = Token> {
         self.slots.iter().filter_map(|slot| match slot {
             Slot::Got { token, .. } => Some(*token),
@@ -263,7 +263,7 @@ impl Client {
         })
     }
 
-    /// Q3: raises all nodes that it has to the greatest of their tokens, unless all have given the same one.
+    /// Q3: raises all nodes that it holds to the greatest of their tokens, unless all gave the same one.
     fn raise(&mut self, cx: &mut Context<'_>) {
         let tokens = self.tokens();
         let token = if cx.rules.has(Rule::Q4GreatestToken) { tokens.max() } else { tokens.min() };
@@ -289,7 +289,7 @@ impl Client {
         }
     }
 
-    /// Q4: it has a guard once a majority counts.
+    /// Q4: the client gets a guard once a majority counts.
     fn count_nodes(&mut self, cx: &mut Context<'_>) {
         let Stage::Raising { token } = self.stage else { return };
         if !cx.rules.has(Rule::Q3EachAcknowledges) && self.count(Slot::is_raised) > 0 {
@@ -331,7 +331,7 @@ impl Client {
             }
             (Slot::Asked { .. }, Body::Queued) => self.set(node, Slot::Queued { seq }),
             (Slot::Asked { .. }, Body::Busy) => self.set(node, Slot::Busy),
-            // It may have a place in the queue from before the freeze.
+            // The client may have a place in the queue from before the freeze.
             (Slot::Asked { .. }, Body::Frozen) => self.leave(node, Slot::Skipped, cx),
             (Slot::Got { .. }, Body::NotHeld) => self.leave(node, Slot::Skipped, cx),
             (Slot::Got { token, deadline, .. }, Body::Raised) => {
@@ -354,7 +354,7 @@ impl Client {
         }
     }
 
-    /// The answer is too late, or the connection is refused.
+    /// The answer is too late, or the node refused the connection.
     pub fn give_up_node(&mut self, node: NodeId, cx: &mut Context<'_>) {
         cx.events.add(Event::NodeSkipped);
         if cx.rules.has(Rule::Q6LeaveUnanswered) {
@@ -374,7 +374,7 @@ impl Client {
         }
     }
 
-    /// A node that is free again is taken into the hold.
+    /// Takes a node that is free again into the hold.
     pub fn take_in(&mut self, node: NodeId, cx: &mut Context<'_>) {
         self.ask(node, false, 0, cx);
     }

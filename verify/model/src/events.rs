@@ -1,8 +1,8 @@
-//! What the runs reach. It is kept outside the states: as a part of them, events would multiply their number.
+//! The events that the runs reach. States do not include them, since they would multiply the number of states.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Something that a base run must reach. A run in which too little happens would hold for that reason.
+/// An event that a base run must reach. Without that, a run would also hold if too little happened in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Guarded,

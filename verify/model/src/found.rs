@@ -1,4 +1,4 @@
-//! What a search has found.
+//! The result of a search.
 
 use std::fmt::{Display, Formatter, Result};
 
@@ -6,7 +6,7 @@ use crate::events::EventSet;
 use crate::protocol::{Action, State};
 
 pub struct Found {
-    /// How much was searched.
+    /// The size of the search.
     pub size: String,
     pub reached: EventSet,
     pub broken: Option<Broken>,
@@ -14,7 +14,7 @@ pub struct Found {
 
 pub struct Broken {
     pub property: &'static str,
-    /// States, and the action that was taken in each.
+    /// States, and the action after each.
     pub path: Vec<(State, Option<Action>)>,
 }
 

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     if passed == chosen.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Two at a time.
+/// Runs two at a time.
 fn run_all(runs: &[&Run], options: Options) -> usize {
     let (next, passed) = (Mutex::new(runs.iter()), Mutex::new(0));
     let take = || next.lock().map_or(None, |mut next| next.next());

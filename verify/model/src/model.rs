@@ -1,4 +1,4 @@
-//! The protocol as states and actions, which can be searched and walked at random.
+//! The protocol as states and actions, for searches and random walks.
 
 use stateright::{Model, Property};
 

@@ -1,5 +1,5 @@
-//! The messages in flight between clients and nodes, as a set. Any of them may arrive next, late or never, so that reordering,
-//! delay and loss need no code of their own.
+//! The messages in flight between clients and nodes, as a set. Any of them may arrive next, late or never, so
+//! reordering, delay and loss need no code.
 
 pub type ClientId = u8;
 /// The node's place in the order (Q1).
@@ -10,7 +10,7 @@ pub type Token = u16;
 /// A tick of the one true clock.
 pub type Time = u8;
 
-/// A request or its answer. An answer has the seq and the send time of its request (Q5).
+/// A request or its answer. An answer carries the seq and the send time of its request (Q5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Message {
     pub client: ClientId,
@@ -22,7 +22,7 @@ pub struct Message {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Body {
-    /// Waits or only tries. Sent again it is a poll: it asks whether its place in the queue was served.
+    /// Waits or only tries. A repeated one is a poll: it asks whether the node has served its place in the queue.
     Acquire {
         waits: bool,
         /// The token that the node should give if it can. 0: none.
@@ -32,8 +32,8 @@ pub enum Body {
         to: Token,
     },
     Renew,
-    /// Ends all attempts up to the seq. It has no answer here: the client sends it again until it is served, and learns that at
-    /// once.
+    /// Ends all attempts up to the seq. It has no answer here: the client sends it again until the node serves it, and
+    /// learns that at once.
     Leave,
 
     Granted {
@@ -44,7 +44,7 @@ pub enum Body {
     Frozen,
     Raised,
     Renewed,
-    /// The answer to a raise or a renewal of a client that does not hold the lock there.
+    /// The answer to a raise or a renewal if the client does not hold the lock there.
     NotHeld,
 }
 
@@ -79,7 +79,7 @@ impl Network {
         self.0.iter()
     }
 
-    /// The first in the order of the list.
+    /// The first message in the order of the list.
     pub fn first(&self) -> Option<Message> {
         self.0.first().copied()
     }

@@ -23,9 +23,9 @@ pub struct Node {
 pub struct Data {
     pub hold: Option<Hold>,
     pub queue: Vec<(ClientId, Seq)>,
-    /// The greatest token that it has given or was raised to.
+    /// The greatest token that it gave or that a client raised it to.
     pub stored: Token,
-    /// For each client, the seq up to which it has left. Stands for the tombstones (R3).
+    /// For each client, the seq up to which it has left. Models the tombstones (R3).
     pub left: Vec<Seq>,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         now < self.frozen_until
     }
 
-    /// Whether it serves an acquire: one that is not too late (R2) and was not left already (R3).
+    /// Whether it serves an acquire: the request is not too late (R2), and the client has not left the attempt (R3).
     pub fn serves(&self, client: ClientId, seq: Seq, sent: Time, now: Time, bounds: &Bounds) -> bool {
         now <= sent + bounds.operation_timeout && seq > self.data.left[usize::from(client)]
     }
@@ -106,7 +106,7 @@ impl Node {
             return Some(Body::Granted { token: hold.token });
         }
         if !waits {
-            // A copy of it takes nothing later (R1).
+            // A later copy of the request takes nothing (R1).
             self.data.left[usize::from(client)] = seq;
             return Some(Body::Busy);
         }
@@ -179,7 +179,7 @@ impl Node {
         self.data.hold = Some(Hold { client, seq, token, expires, raised: false });
     }
 
-    /// Q3: whether it gives the proposed token.
+    /// Q3: whether the node gives the proposed token.
     fn takes(&self, proposed: Token, clock: Token, cx: &mut Context<'_>) -> bool {
         let is_above = proposed > self.data.stored || !cx.rules.has(Rule::Q3ProposedAbove);
         let is_far = proposed > clock + Token::from(cx.bounds.lease) * TOKENS;
@@ -189,7 +189,7 @@ impl Node {
         proposed > 0 && is_above && !(is_far && cx.rules.has(Rule::Q8ProposedNear))
     }
 
-    /// The clock has ticked.
+    /// Runs after each tick of the clock.
     pub fn expire(&mut self, cx: &mut Context<'_>) {
         if self.frozen_until > 0 && !self.is_frozen(cx.now) {
             self.frozen_until = 0;
@@ -205,7 +205,7 @@ impl Node {
         }
     }
 
-    /// Q8: it freezes even if it has lost nothing, which it cannot know.
+    /// Q8: it freezes even if it has lost nothing, because it cannot know that.
     pub fn restart(&mut self, loss: Loss, ahead: Time, cx: &mut Context<'_>) {
         match loss {
             Loss::Nothing => {}

@@ -17,7 +17,7 @@ pub fn all() -> Vec<Property<Quorum>> {
     ]
 }
 
-/// Clients with a valid guard. Not those whose raised hold was ended by force_unlock: they learn of it later.
+/// Clients with a valid guard, without those whose raised hold a force_unlock has ended: they learn of it later.
 fn valid<'a>(quorum: &'a Quorum, state: &'a State) -> impl Iterator<Item = ClientId> + 'a {
     let Quorum { rules, bounds, .. } = quorum;
     let is_valid = |id: &ClientId| state.clients[usize::from(*id)].is_valid(state.now, *rules, bounds);
@@ -34,7 +34,7 @@ fn tokens_grow(_: &Quorum, state: &State) -> bool {
     !state.ghost.token_did_not_grow
 }
 
-/// P2: no guard stays valid once another one is formed: a resource that has seen the later token would refuse it.
+/// P2: no guard stays valid after another one forms: a resource that has seen the later token would refuse it.
 fn greatest_token(quorum: &Quorum, state: &State) -> bool {
     valid(quorum, state).all(|id| {
         let guard = state.clients[usize::from(id)].guard(quorum.rules, &quorum.bounds);
@@ -42,8 +42,8 @@ fn greatest_token(quorum: &Quorum, state: &State) -> bool {
     })
 }
 
-/// P5, Q6: the client of each hold and of each place in a queue still wants it, or sends leaves until it is ended. A node
-/// that came back with old data may keep a hold until its lease has expired (settle.rs).
+/// P5, Q6: the client of each hold and of each place in a queue still wants it, or sends leaves until it ends. A node
+/// that came back with old data may keep a hold until its lease expires (settle.rs).
 fn nothing_left_behind(_: &Quorum, state: &State) -> bool {
     let is_wanted = |node: NodeId, client: ClientId, seq| state.clients[usize::from(client)].answers_for(node, seq);
     let is_tidy = |(id, node): (NodeId, &Node)| {

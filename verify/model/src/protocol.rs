@@ -15,7 +15,7 @@ pub struct Ghost {
     /// The token of the last guard.
     pub last: Token,
     pub token_did_not_grow: bool,
-    /// Clients whose hold was ended by force_unlock after its raise, if there was one to come. They learn of it later.
+    /// Clients whose hold a force_unlock ended after its raise, if it needed one. They learn of it later.
     pub forced: Vec<ClientId>,
     /// A node has come back with older data, and perhaps with a hold that had ended.
     pub old_data: bool,
@@ -59,7 +59,7 @@ impl State {
         };
         match (client.stage, slot) {
             (_, Slot::Asked { sent, .. }) => unheard(slot) || impatient && self.now > sent,
-            // A silent node says nothing about a place in its queue either.
+            // A silent node does not report a place in its queue either.
             (Stage::Taking, Slot::Queued { .. }) => !self.reaches(id, node),
             (Stage::Raising { .. }, Slot::Got { raised: false, .. }) => unheard(slot),
             _ => false,
@@ -86,13 +86,13 @@ pub enum Action {
     Lose(ClientId),
     LeaveAgain(ClientId, NodeId),
     Deliver(Message),
-    /// Delivers it, and a copy stays in flight.
+    /// Delivers it, and keeps a copy in flight.
     DeliverCopy(Message),
     LoseMessage(Message),
     Cut(ClientId, NodeId),
     Heal(ClientId, NodeId),
     Die(NodeId),
-    /// From then on its clock is that far ahead.
+    /// Its clock is this far ahead afterwards.
     Restart(NodeId, Loss, Time),
     Save(NodeId),
     ForceUnlock(NodeId),
@@ -173,7 +173,7 @@ impl Quorum {
         }
     }
 
-    /// In runs where no path breaks or heals, clients skip a node that they cannot reach at once (Q10).
+    /// In runs whose paths neither break nor heal, clients immediately skip a node that they cannot reach (Q10).
     pub fn skip_unreachable(&self, state: &mut State, events: &mut EventSet) {
         for client in 0..self.bounds.clients {
             for node in 0..self.bounds.nodes {
@@ -219,7 +219,7 @@ impl Quorum {
     fn restart(&self, state: &mut State, node: NodeId, loss: Loss, ahead: Time, events: &mut EventSet) {
         state.ghost.restarts += 1;
         state.ghost.old_data |= loss == Loss::Newest;
-        // Its connections break, so no earlier request arrives.
+        // The node's connections break, so no earlier request arrives.
         let arrives = |message: &Message| message.node != node || loss == Loss::Flush || !message.body.is_request();
         state.network.retain(arrives);
         self.at_node(state, node, events, |node, cx| node.restart(loss, ahead, cx));

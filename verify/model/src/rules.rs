@@ -1,4 +1,4 @@
-//! The rules that a run can drop. A base run has them all; a run without one must break a property.
+//! The rules that a run can drop. A base run has all of them; a run without one must break a property.
 
 /// A part of a rule of docs/design.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,13 +21,13 @@ pub enum Rule {
     Q4GreatestToken,
     /// Q4: more than half of the nodes must count.
     Q4Majority,
-    /// Q5: a deadline counts from before the request was sent.
+    /// Q5: a deadline counts from before the request.
     Q5DeadlineFromRequest,
     /// Q5: a guard is valid until the m-th largest deadline.
     Q5MthDeadline,
     /// Q6: a client that fails leaves its nodes.
     Q6Leave,
-    /// Q6: also the nodes that did not answer.
+    /// Q6: it also leaves the nodes that did not answer.
     Q6LeaveUnanswered,
     /// Q8: a node that may have lost its data freezes.
     Q8Freeze,
@@ -35,9 +35,9 @@ pub enum Rule {
     Q8LongestLease,
     /// Q8: for the greatest difference of two clocks.
     Q8Clocks,
-    /// Q8: a node gives a proposed token only if it is ahead of its clock by a lease at most.
+    /// Q8: a node gives a proposed token only if it is at most a lease ahead of its clock.
     Q8ProposedNear,
-    /// Q9: tokens come from the clock, so that they grow over a restart.
+    /// Q9: tokens come from the clock, so they grow over a restart.
     Q9ClockInTokens,
     /// Q10: a hold does not take in nodes that come back.
     Q10NoNewcomers,
@@ -45,7 +45,7 @@ pub enum Rule {
     LossIsFinal,
 }
 
-/// All rules but some.
+/// All rules except some.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
     dropped: &'static [Rule],

@@ -1,4 +1,4 @@
-//! One run: every order of events within bounds, or random walks, and what came of it.
+//! One run: every order of events within bounds, or random walks, and the result.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::protocol::Quorum;
 use crate::rules::{Rule, Rules};
 use crate::walk;
 
-/// The rules and bounds of a run, and what must come of it.
+/// The rules and bounds of a run, and its expected result.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
     pub name: &'static str,
@@ -26,7 +26,7 @@ pub struct Run {
 enum Search {
     /// Every order of events.
     All,
-    /// At most that many random walks.
+    /// At most this many random walks.
     Walks(u32),
 }
 
@@ -38,10 +38,10 @@ enum Expect {
     Caught,
 }
 
-/// What the command line says about random walks.
+/// The options of the command line for random walks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// How many, in place of what a base run says.
+    /// How many, instead of the number of the base run.
     pub walks: Option<u32>,
     pub seed: u64,
 }
@@ -105,7 +105,7 @@ impl Run {
     }
 }
 
-/// On one thread: then the numbers and the counterexample are the same each time.
+/// On one thread, so that the numbers and the counterexample are deterministic.
 fn breadth_first(model: Quorum) -> Found {
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let broken = checker.discoveries().into_iter().min_by_key(|(name, _)| *name);

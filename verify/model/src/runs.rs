@@ -1,11 +1,11 @@
-//! The runs: base runs, in which all properties hold, and one for each dropped rule, which must break a property.
+//! The runs: base runs, in which all properties hold, and a run for each dropped rule, which must break a property.
 
 use crate::bounds::{Bounds, Loss};
 use crate::events::Event::{self, *};
 use crate::rules::Rule::*;
 use crate::run::Run;
 
-/// Two clients with one attempt each on three nodes. Tokens of some nodes are far ahead of those of the others.
+/// Two clients with one attempt each on three nodes. The tokens of some nodes are far ahead of the others' tokens.
 const SMALL: Bounds = Bounds {
     nodes: 3,
     clients: 2,
@@ -40,13 +40,13 @@ const SMALL: Bounds = Bounds {
 /// The first client cannot reach the last node.
 const SKIPS: Bounds = Bounds { cut: &[(0, 2)], ..SMALL };
 
-/// The first client reaches its gate only.
+/// The first client reaches only its gate.
 const FAILS: Bounds = Bounds { retries: 1, cut: &[(0, 1), (0, 2)], ..SMALL };
 
 /// A client may give up a node whose answer is only late.
 const IMPATIENT: Bounds = Bounds { impatient: true, ..SMALL };
 
-/// force_unlock on one node. These rules do not cover what it does to waiters.
+/// force_unlock on one node. These rules do not cover its effect on waiters.
 const FORCE: Bounds = Bounds { forced: 1, end: 2, settles: false, ..SMALL };
 
 /// A majority of five without a node to spare: two never run.
@@ -64,16 +64,16 @@ const RESTART: Bounds = Bounds {
     cut: &[(0, 2), (1, 0)],
     lease: 1,
     end: 3,
-    // Leases are too short for its rounds.
+    // The leases are too short for the rounds of `settle`.
     settles: false,
     ..SMALL
 };
 
-/// Leases longer than clocks are apart, and the other way around.
+/// Leases longer than the difference of the clocks, and the other way around.
 const LONG_LEASES: Bounds = Bounds { lease: 2, end: 2, ..RESTART };
 const CLOCKS: Bounds = Bounds { clocks_apart: 2, ..RESTART };
 
-/// All nodes are asked for one token, in the first round trip or once the gate is held.
+/// The client asks all nodes for one token, in the first round trip or once it holds the gate.
 const PROPOSES: Bounds =
     Bounds { at_once: true, proposes: true, starts: 2, end: 1, clocks_ahead: &[0b001, 0b010], ..SMALL };
 const GATE_PROPOSES: Bounds = Bounds { at_once: false, ..PROPOSES };
@@ -113,11 +113,11 @@ const WALK_FIVE: Bounds = Bounds {
     ..WALK
 };
 
-/// How many walks a base run takes, and how many at most until a dropped rule is caught.
+/// The number of walks of a base run, and the most walks until a dropped rule must be caught.
 const WALKS: u32 = 10_000;
 const WALKS_TO_CATCH: u32 = 20_000;
 
-/// What a walk with every kind of fault must reach.
+/// The events that a walk with every kind of fault must reach.
 const ALL: &[Event] = &[
     Guarded,
     GuardedWithoutANode,

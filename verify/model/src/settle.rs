@@ -1,7 +1,8 @@
-//! Follows a state to its end without any more faults. Dead nodes stay dead.
+//! Follows a state to its end without further faults. Dead nodes stay dead.
 //!
-//! Messages arrive at once, holders renew and then unlock, and waiters poll. Each client that wants the lock must get a
-//! guard. Waiters renew the nodes that they hold, so that a circle of waits would never end. After that no node may be held.
+//! Messages arrive at once, holders renew and then unlock, and waiters poll. Each client that wants the lock must get
+//! a guard. Waiters renew the nodes that they hold, so a circle of waits would never end. Afterwards no client may
+//! hold a node.
 
 use crate::client::{Client, Slot, Stage};
 use crate::events::{Event, EventSet};
@@ -61,7 +62,7 @@ impl Follow<'_> {
         matches!(self.stage(id), Stage::Taking | Stage::Raising { .. } | Stage::Failed)
     }
 
-    /// All clients are done, and no living node is held.
+    /// All clients are done, and no live node has a holder.
     fn is_over(&self) -> bool {
         let is_free = |node: &Node| node.data.hold.is_none() && node.data.queue.is_empty();
         self.clients().all(|id| self.stage(id) == Stage::Idle)
@@ -91,7 +92,7 @@ impl Follow<'_> {
         self.deliver();
     }
 
-    /// Gives up a request that will have no answer, polls, and sends leaves again.
+    /// Gives up requests that will get no answer, polls, and sends leaves again.
     fn hear(&mut self, id: ClientId, node: NodeId) {
         if self.state.may_give_up_node(id, node, false) {
             self.step(Action::GiveUpNode(id, node));

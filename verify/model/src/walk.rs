@@ -1,4 +1,4 @@
-//! Random walks, for bounds that are too large to search. The seed and its number decide a walk.
+//! Random walks, for bounds that are too large to search. The seed and the number of a walk determine it.
 
 use std::sync::atomic::Ordering;
 
@@ -9,10 +9,10 @@ use crate::found::{Broken, Found};
 use crate::protocol::{Action, Quorum, State};
 use crate::settle;
 
-/// A walk ends here at the latest.
+/// The longest walk.
 const STEPS: usize = 600;
 
-/// How often each kind of action is taken, on average.
+/// The average weight of each kind of action.
 const KINDS: [f32; 7] = [1.0, 8.0, 0.5, 0.15, 0.3, 0.7, 3.0];
 
 fn kind(action: &Action) -> usize {
@@ -27,7 +27,7 @@ fn kind(action: &Action) -> usize {
     }
 }
 
-/// Walks until a property is broken.
+/// Walks until a walk breaks a property.
 pub fn walk(model: &Quorum, walks: u32, seed: u64) -> Found {
     let walk = Walk { model, starts: model.init_states(), properties: model.properties() };
     let (mut steps, mut done, mut broken) = (0, 0, None);
@@ -56,7 +56,7 @@ impl Walk<'_> {
     /// The first state of a walk, its actions, and the property that it breaks.
     fn one(&self, rng: &mut Rng) -> (&State, Vec<Action>, Option<&'static str>) {
         let start = &self.starts[rng.usize(..self.starts.len())];
-        // Each walk has its own mixture: in some nearly all messages are lost, in some the clock hardly moves.
+        // Each walk has its own mixture: some lose nearly all messages, in some the clock hardly moves.
         let weights = KINDS.map(|weight| weight * (0.02 + rng.f32().powi(2)));
         let (mut state, mut actions, mut possible) = (start.clone(), Vec::new(), Vec::new());
         while actions.len() < STEPS {
@@ -73,7 +73,7 @@ impl Walk<'_> {
         (start, actions, is_stuck.then_some(settle::NAME))
     }
 
-    /// One of the actions that are possible within bounds.
+    /// One of the possible actions within bounds.
     fn step(
         &self,
         state: &State,
@@ -83,7 +83,7 @@ impl Walk<'_> {
     ) -> Option<(Action, State)> {
         while !possible.is_empty() {
             let of_kind = |this: usize| possible.iter().filter(|action| kind(action) == this).count();
-            // However many actions of a kind there are.
+            // Independent of the number of actions of a kind.
             let weights: Vec<_> = (0..).zip(weights).map(|(kind, weight)| weight / of_kind(kind) as f32).collect();
             let index = choose(possible, |action| weights[kind(action)], rng);
             let action = possible.swap_remove(index);
@@ -95,7 +95,7 @@ impl Walk<'_> {
     }
 
     fn broken(&self, state: &State) -> Option<&'static str> {
-        // All of them are of the kind "always".
+        // All properties are of the kind "always".
         self.properties.iter().find(|property| !(property.condition)(self.model, state)).map(|property| property.name)
     }
 
@@ -110,7 +110,7 @@ impl Walk<'_> {
     }
 }
 
-/// The index of one of them, each as likely as its weight says.
+/// The index of a random action, by weight.
 fn choose(actions: &[Action], weight: impl Fn(&Action) -> f32, rng: &mut Rng) -> usize {
     let mut at = rng.f32() * actions.iter().map(&weight).sum::<f32>();
     let passes = |action: &Action| {

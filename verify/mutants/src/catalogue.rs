@@ -10,7 +10,7 @@ pub struct Mutant {
     pub edits: Vec<Edit>,
 }
 
-/// Replaces the text `find` by `replace`.
+/// Replaces the text `find` with `replace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Edit {
     pub find: String,

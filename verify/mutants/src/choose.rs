@@ -14,16 +14,16 @@ use crate::{Outcome, in_parallel};
 
 /// Together, these seeds meet every kind of fault.
 const SEEDS_OF_ALL_FAULTS: u64 = 150;
-/// Those of shared names, which have the same faults and a few of their own.
+/// The same for seeds of shared names, which have the same faults and a few of their own.
 const SHARED_SEEDS_OF_ALL_FAULTS: u64 = 40;
-/// How many seeds meet a kind of fault, so that it is still met when a change of the code has changed one of them.
+/// How many seeds meet a kind of fault, so that some still do after a change of the code has changed one of them.
 const RUNS_PER_FAULT: usize = 3;
 
-/// Most mutants are found by these. The others are left for the end, so that what is found soon is in the file soon.
+/// These find most mutants. The others come at the end, so that the file soon has the quick finds.
 const FIRST_SEEDS: std::ops::Range<u64> = 1..50;
 
 /// Finds a run for each of these mutants that its own run does not find, then runs for the faults. Writes the file
-/// after each step, so that what was found stays when this is stopped. Returns the mutants that were not found.
+/// after each step, so that a user can stop this without losing the finds. Returns the mutants without a run.
 pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Path) -> Outcome<Vec<String>> {
     let corpus = Mutex::new(corpus);
     let locked = || corpus.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -62,7 +62,7 @@ pub fn choose(simulator: &Simulator, corpus: Corpus, mutants: &[&str], path: &Pa
     Ok(missed.into_iter().flatten().collect())
 }
 
-/// The runs to try before a search: its own first, then the runs that find the most mutants of its kind.
+/// The runs to try before a search: the mutant's own first, then the runs that find the most mutants of its kind.
 fn candidates(corpus: &Corpus, mutant: &str) -> Vec<Run> {
     let alike = |names: &BTreeSet<String>| {
         let kind = |name: &str| (is_of_the_quorum(name), is_of_shared_names(name), is_of_the_machine(name));
@@ -82,7 +82,7 @@ fn find(simulator: &Simulator, mutant: &str, candidates: Vec<Run>) -> io::Result
     simulator.search(mutant, FIRST_SEEDS)
 }
 
-/// The corpus with the seeds that it needs for all faults, and those of its runs in which the unmodified code breaks a promise.
+/// The corpus with the seeds that it needs for all faults, and its runs in which the unmodified code breaks a promise.
 fn with_all_faults(simulator: &Simulator, corpus: Corpus) -> io::Result<(Corpus, Vec<String>)> {
     let mut runs: BTreeSet<Run> = corpus.0.keys().cloned().collect();
     runs.extend((1..=SEEDS_OF_ALL_FAULTS).map(Run::Seed));
@@ -113,7 +113,7 @@ fn covering(mut corpus: Corpus, met: &[(Run, Vec<String>)]) -> Corpus {
         let times = |fault: &String| chosen.iter().filter(|(_, faults)| faults.contains(fault)).count();
         let gain = |(run, faults): &(Run, Vec<String>)| {
             let gain = faults.iter().filter(|fault| times(fault) < RUNS_PER_FAULT).count();
-            // Among equals, a seed that is there already, and then the smallest.
+            // Among equals, it prefers a seed of the corpus, and then the smallest.
             (gain, corpus.0.contains_key(run), Reverse(run.clone()))
         };
         match (0..others.len()).max_by_key(|index| gain(others[*index])) {
@@ -149,7 +149,7 @@ mod tests {
         let met = |runs: &[(u64, &str)]| -> Vec<_> {
             runs.iter().map(|(seed, faults)| (Run::Seed(*seed), faults.split(' ').map(Into::into).collect())).collect()
         };
-        // `a` is met by 1, 6 and 7, which have mutants, `b` by three others, `c` by fewer than three.
+        // Seeds 1, 6 and 7, which have mutants, meet `a`; three others meet `b`; fewer than three meet `c`.
         let runs = [(1, "a"), (2, "a b"), (3, "b"), (4, "b"), (5, "b c"), (6, "a"), (7, "a"), (8, "b")];
         let chosen = covering(corpus("scenario x\n1 R1\n2\n6 R2\n7 R3\n8\n9"), &met(&runs));
         assert_eq!(chosen, corpus("scenario x\n1 R1\n2\n5\n6 R2\n7 R3\n8"));

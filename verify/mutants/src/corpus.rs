@@ -1,5 +1,5 @@
-//! Reads and writes `verify/corpus.txt`: the runs of the simulator and of the explorer that stand for all others, each with
-//! the mutants that it finds.
+//! Reads and writes `verify/corpus.txt`: the runs of the simulator and of the explorer that represent all others, each
+//! with the mutants that it finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,16 +18,16 @@ const HEAD: &str = "\
 pub enum Run {
     Scenario(String),
     Seed(u64),
-    /// All states up to bounds, by the explorer.
+    /// All states up to bounds, in the explorer.
     Search(String),
     /// A random run of the explorer, with locks.
     World(u64),
-    /// The same with all kinds of names and with handles.
+    /// The same, with all kinds of names and with handles.
     Kinds(u64),
 }
 
 impl Run {
-    /// It begins with this, and the mutants follow.
+    /// Reads the beginning of a line. The mutants follow.
     pub fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Option<Self>, &'static str> {
         let Some(word) = words.next() else { return Ok(None) };
         let number = |word: &str| {
@@ -46,7 +46,7 @@ impl Run {
         matches!(self, Self::Search(_) | Self::World(_) | Self::Kinds(_))
     }
 
-    /// The options of the simulator, or of the explorer.
+    /// The options for the simulator or the explorer.
     pub fn options(&self) -> Vec<String> {
         match self {
             Self::Scenario(name) => ["--scenario", name].map(Into::into).to_vec(),
@@ -87,12 +87,12 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// The runs that are there for this mutant.
+    /// The runs for this mutant.
     pub fn of<'a>(&'a self, mutant: &'a str) -> impl Iterator<Item = &'a Run> {
         self.0.iter().filter(move |(_, mutants)| mutants.contains(mutant)).map(|(run, _)| run)
     }
 
-    /// The mutants without a run, and the names that no mutant has.
+    /// The mutants without a run, and the names without a mutant.
     pub fn wrong(&self, mutants: &[&str]) -> Vec<String> {
         let lacking = mutants.iter().filter(|name| self.of(name).next().is_none());
         let lacking = lacking.map(|name| format!("{name}: no run of verify/corpus.txt is there for it"));
@@ -103,7 +103,7 @@ impl Corpus {
             .collect()
     }
 
-    /// Takes the mutant from all runs, and gives it to this one if there is one.
+    /// Removes the mutant from all runs, and adds it to this one if there is one.
     pub fn assign(&mut self, mutant: &str, run: Option<Run>) {
         self.0.values_mut().for_each(|mutants| {
             mutants.remove(mutant);

@@ -1,4 +1,4 @@
-//! The mutants that cargo-mutants lists. It makes the list and nothing else, because a build for each of them would take a day.
+//! The mutants that cargo-mutants lists. We use only its list, because a build for each of them would take a day.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::schemata::{bodies, with_arms};
 use crate::sources::{Changed, Sources};
 
-/// The module that the copy of `proto/src` gets: each process runs the mutant with the number in its environment, or none.
+/// The module that the copy adds to `proto/src`. A process runs the mutant with the number in its environment, or
+/// none.
 const MODULE: &str = r#"
 static CHOSEN: std::sync::LazyLock<usize> = std::sync::LazyLock::new(|| {
     std::env::var("FAIRLOCK_MUTANT").ok().and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -33,7 +34,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// What `cargo mutants --list --json` prints about these sources.
+    /// Reads the output of `cargo mutants --list --json` about these sources.
     pub fn all(json: &str, sources: &Sources) -> Result<Vec<Self>, String> {
         let list: Value = serde_json::from_str(json).map_err(|error| error.to_string())?;
         let list = list.as_array().ok_or("the list of cargo-mutants is no array")?;
@@ -53,7 +54,7 @@ impl Listed {
         list.iter().enumerate().map(read).collect()
     }
 
-    /// The name without the place, which an edit of the file would change.
+    /// The name without the place, which any edit of the file would change.
     pub fn lasting_name(&self) -> String {
         let parts: Vec<_> = self.name.splitn(4, ':').collect();
         if let [file, _, _, what] = parts.as_slice() { format!("{file}:{what}") } else { self.name.clone() }
@@ -67,7 +68,7 @@ impl Listed {
     }
 }
 
-/// A line and a column, which counts characters, from 1 on.
+/// The position of a line and a column, both from 1 on. Columns count characters.
 fn offset(text: &str, place: &Value) -> Option<usize> {
     let number = |key: &str| place[key].as_u64().and_then(|number| usize::try_from(number).ok());
     let line: usize = text.split_inclusive('\n').take(number("line")? - 1).map(str::len).sum();
@@ -75,7 +76,7 @@ fn offset(text: &str, place: &Value) -> Option<usize> {
     Some(line + column)
 }
 
-/// The sources with all these mutants, and those of them for which there is no choice at run time, because their function is
+/// The sources with all these mutants, and the mutants that cannot choose at run time, because their function is
 /// `const` or has an opaque result.
 pub fn in_one<'a>(sources: &Sources, mutants: &'a [Listed], unviable: &BTreeSet<usize>) -> (Changed, Vec<&'a Listed>) {
     let (mut changed, mut alone) = (around(sources), Vec::new());
@@ -101,14 +102,14 @@ pub fn in_one<'a>(sources: &Sources, mutants: &'a [Listed], unviable: &BTreeSet<
     (changed, alone)
 }
 
-/// The sources with this mutant and no other one.
+/// The sources with only this mutant.
 pub fn alone(sources: &Sources, mutant: &Listed) -> Changed {
     let mut changed = around(sources);
     changed.entry(mutant.file.clone()).or_insert_with(|| mutant.text(sources));
     changed
 }
 
-/// What every copy changes. The module comes last, so that all places stay.
+/// The changes of every copy. The module comes last, so that no place moves.
 fn around(sources: &Sources) -> Changed {
     let root = PathBuf::from("proto/src/lib.rs");
     let text = format!("{}\npub mod mutant;\n", sources.text(&root));

@@ -1,11 +1,11 @@
 //! Deliberate bugs: each mutant of `mutants.txt` removes one rule from a copy of the code, and the runs that
 //! `verify/corpus.txt` names for it must find it.
 //!
-//! `scripts/mutants` tries all of them, or the named ones; with all of them, the whole corpus has to pass first while no
-//! mutant is chosen. Exit code 1: that failed, or a mutant was missed or does not apply.
+//! `scripts/mutants` tries all of them, or the named ones. To try all, the whole corpus must first pass with the
+//! unmodified code. Exit code 1: that failed, or a mutant was missed or does not apply.
 //! - `--check`: only checks that each edit applies exactly once, and that each mutant has a run in the corpus
-//! - `--search`: seeds from 1 on in place of the corpus, for mutants that are new
-//! - `--choose`, as `scripts/corpus`: writes the corpus anew. A mutant whose run finds it keeps that run, but not with `--all`
+//! - `--search`: seeds from 1 on instead of the corpus, for new mutants
+//! - `--choose`, as `scripts/corpus`: writes the corpus again. A mutant keeps a run that finds it, but not with `--all`
 //! - `--listed FILE`, as `scripts/mutate_proto`: the mutants of cargo-mutants (`proto.rs`)
 
 mod catalogue;
@@ -14,7 +14,7 @@ mod corpus;
 mod listed;
 mod proto;
 mod schemata;
-/// Which seeds are runs of what, as the simulator has it.
+/// The simulator's own file, which maps seeds to runs.
 #[allow(dead_code, reason = "the simulator uses the rest of it")]
 #[path = "../../simulate/src/seed.rs"]
 mod seed;
@@ -128,7 +128,7 @@ fn by_corpus(simulator: &Simulator, corpus: &Corpus, mutant: &str) -> io::Result
     Ok(None)
 }
 
-/// Does the task for each of the things, one on each core at a time.
+/// Runs the task for each thing, one on each core at a time.
 fn in_parallel<A: Sync, B: Send>(things: &[A], task: impl Fn(&A) -> io::Result<B> + Sync) -> io::Result<Vec<B>> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     thread::scope(|scope| {

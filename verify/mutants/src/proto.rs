@@ -1,6 +1,8 @@
-//! `scripts/mutate_proto`: judges each mutant of proto that cargo-mutants lists, by the tests of proto and by verify/explore.
+//! `scripts/mutate_proto`: judges each mutant of proto that cargo-mutants lists, with the tests of proto and
+//! verify/explore.
 //!
-//! One build has all of them. A process takes its mutant from the environment, so a mutant costs the seconds that it runs.
+//! One build has all mutants. A process reads its mutant from the environment, so a mutant costs only the seconds of
+//! its run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,11 +20,11 @@ use crate::simulator::copy;
 use crate::sources::{Changed, Sources};
 use crate::{Outcome, in_parallel};
 
-/// What judges a mutant until one fails: a program, its words, and how many seconds of the processor it may have. With the
-/// unmodified code it needs at most a tenth of that.
+/// A program, its arguments, and its limit in CPU seconds. A mutant's judges run until one fails. With the unmodified
+/// code each needs at most a tenth of its limit.
 type Judge = (&'static str, &'static [&'static str], u32);
 
-/// The cheapest first: most mutants are found within half a second, and the others cost three.
+/// The cheapest first: they find most mutants within half a second, and the others cost three.
 const JUDGES: &[Judge] = &[
     ("fairlock_proto", &["-q"], 5),
     ("wire", &["-q"], 5),
@@ -35,14 +37,14 @@ const JUDGES: &[Judge] = &[
     (EXPLORE, &["kinds", "21", "40"], 10),
 ];
 
-/// How many seconds of the processor each compiler may have, which would compute some mutants of a constant without an end. The
-/// longest one needs a quarter of that.
+/// The limit of each compiler in CPU seconds, because some mutants of a constant would compile without end. The
+/// longest build needs a quarter of it.
 const LONGEST_BUILD: u32 = 150;
 
 /// Part of the names of the tests that take seconds.
 const SLOW: &str = "bounded";
 
-/// For those that these do not find, with `--unfound`: the short searches, and more runs.
+/// For mutants that these do not find, with `--unfound`: the short searches, and more runs.
 const MORE_JUDGES: &[Judge] = &[
     (EXPLORE, &["search", "one-tries", "one-delays", "tries-breaks", "extends", "detaches", "detaches-drops"], 40),
     (EXPLORE, &["search", "attaches-drops", "detaches-nested", "permits-of-one", "reads-in-writes"], 20),
@@ -50,10 +52,10 @@ const MORE_JUDGES: &[Judge] = &[
     (EXPLORE, &["kinds", "101", "300"], 40),
 ];
 
-/// As the copy names it.
+/// The name of its program in the copy.
 const EXPLORE: &str = "explore-mutants";
 
-/// The mutants that are not found, each with the reason.
+/// The mutants that no judge finds, with the reasons.
 const EXPLAINED: &str = include_str!("../unfound.md");
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,8 +67,8 @@ enum Verdict {
     Unfound,
 }
 
-/// `--shard K/N`: each N-th mutant, from the K-th one on. `--unfound`: those that the last run did not find. `--alone`: those that
-/// need a build each, and else all others. TEXT: those with this text in their name.
+/// `--shard K/N`: each N-th mutant, from the K-th one on. `--unfound`: mutants that the last run did not find.
+/// `--alone`: mutants that need a build each; without it, all others. TEXT: mutants with this text in their names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     shard: Option<(usize, usize)>,
@@ -83,7 +85,7 @@ struct Results {
 
 struct Programs(BTreeMap<String, PathBuf>);
 
-/// The words are the list of cargo-mutants, and what is wanted.
+/// `words`: the file with the list of cargo-mutants, and the options.
 pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
     let (list, wanted) = words.split_first().ok_or("--listed needs a file")?;
     let (root, wanted) = (root.canonicalize()?, Wanted::read(wanted)?);
@@ -94,7 +96,7 @@ pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
     let build = Build { sources, target: target.join("mutants/proto"), root };
     let judges = [JUDGES, if wanted.unfound { MORE_JUDGES } else { &[] }].concat();
 
-    // All of them, so that each shard has the same build.
+    // Builds all of them, so that each shard has the same build.
     let known = all.iter().filter(|mutant| results.verdict(mutant) == Some(Verdict::Unviable)).map(|it| it.number);
     let (programs, alone, unviable) = build.all_in_one(&all, known.collect())?;
     if let Verdict::Found(what) | Verdict::TimedOut(what) = programs.judge(0, &judges)? {
@@ -112,7 +114,7 @@ pub fn run(root: &Path, words: &[String]) -> Outcome<bool> {
         in_parallel(&together, |mutant| results.add(mutant, programs.judge(mutant.number, &judges)?))?;
         return Ok(results.report(&chosen));
     }
-    // In a folder of its own: in that of the others, cargo would take their programs for the programs of this tree.
+    // In its own folder: in the folder of the others, cargo would take their programs for the programs of this tree.
     let build = Build { target: target.join("mutants/proto-alone"), ..build };
     for mutant in &alone {
         let programs = build.programs(&listed::alone(&build.sources, mutant))?.ok();
@@ -157,8 +159,8 @@ struct Build {
 }
 
 impl Build {
-    /// The programs with all mutants that compile, the mutants that need a build each, and those that do not compile.
-    /// `unviable`: those that are known.
+    /// The programs with all mutants that compile, the mutants that need a build each, and the unviable ones.
+    /// `unviable`: the known ones that do not compile.
     fn all_in_one<'a>(
         &self,
         mutants: &'a [Listed],
@@ -180,8 +182,8 @@ impl Build {
         }
     }
 
-    /// The programs, or the lines with errors; of a build without an end there are none. Checks of arithmetic are on, as in the
-    /// tests, and of optimization there is as much as pays for itself.
+    /// The programs, or the lines with errors (none if the build did not end). Checks of arithmetic are on, as in the
+    /// tests, and the build optimizes as much as pays for itself.
     fn programs(&self, changed: &Changed) -> Outcome<Result<Programs, Vec<(PathBuf, usize)>>> {
         let tree = self.target.join("tree");
         copy(&self.root, &tree, changed)?;
@@ -196,7 +198,7 @@ impl Build {
             {
                 cargo.arg("--config").arg(format!("profile.release.package.{setting}"));
             }
-            // A mutant may be what a lint denies, such as an overflow.
+            // A mutant may contain something that a lint denies, such as an overflow.
             cargo.env("RUSTFLAGS", "--cap-lints=allow").arg("--target-dir").arg(&self.target).current_dir(&tree);
             let output = cargo.output()?;
             let text = String::from_utf8_lossy(&output.stdout);
@@ -217,7 +219,7 @@ impl Build {
     }
 }
 
-/// The places of an error of the compiler.
+/// The places of a compiler error.
 fn errors(message: &Value) -> Vec<(PathBuf, usize)> {
     let message = &message["message"];
     let spans = message["spans"].as_array().filter(|_| message["level"] == "error");
@@ -231,7 +233,7 @@ impl Programs {
     fn judge(&self, mutant: usize, judges: &[Judge]) -> io::Result<Verdict> {
         for (program, words, seconds) in judges {
             let path = self.0.get(*program).ok_or_else(|| io::Error::other(format!("{program} was not built")))?;
-            // A mutant may loop or take memory without an end.
+            // A mutant may loop or take memory without end.
             let limits = format!("ulimit -S -t {seconds}; ulimit -v 3000000; exec \"$0\" \"$@\"");
             let mut command = Command::new("sh");
             command
@@ -252,11 +254,11 @@ impl Programs {
     }
 }
 
-/// The signal that ends a process whose time of the processor is over.
+/// The signal that ends a process at its CPU limit.
 const XCPU: i32 = 24;
 
 impl Results {
-    /// Those of earlier runs, of mutants that are still listed.
+    /// Verdicts of earlier runs, for mutants that are still in the list.
     fn read(path: PathBuf, all: &[Listed]) -> io::Result<Self> {
         let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };
         let verdict = |line: &str| {
@@ -272,7 +274,7 @@ impl Results {
         self.locked().get(&mutant.name).cloned()
     }
 
-    /// Writes the file, so that a run can be stopped at any time.
+    /// Writes the file each time, so that a user can stop a run at any time.
     fn add(&self, mutant: &Listed, verdict: Verdict) -> io::Result<()> {
         if verdict == Verdict::Unfound && !is_explained(mutant) {
             println!("MISSED  {}", mutant.name);
@@ -283,7 +285,7 @@ impl Results {
         fs::write(&self.path, lines)
     }
 
-    /// Whether each of these mutants is found or explained.
+    /// Whether a judge finds each of these mutants, or unfound.md explains it.
     fn report(&self, mutants: &[&Listed]) -> bool {
         let verdicts: Vec<_> = mutants.iter().filter_map(|mutant| Some((mutant, self.verdict(mutant)?))).collect();
         let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, verdict)| is(verdict)).count();
@@ -304,7 +306,7 @@ impl Results {
     }
 }
 
-/// A row of unfound.md has its name, as a table has to have it.
+/// A row of unfound.md has its name, escaped for a table.
 fn is_explained(mutant: &Listed) -> bool {
     EXPLAINED.contains(&format!("`{}`", mutant.lasting_name().replace('|', r"\|")))
 }

@@ -1,7 +1,7 @@
-//! All mutants in one copy of the sources: each function that a mutant changes chooses its body when it is called.
+//! All mutants in one copy of the sources: each function that a mutant changes chooses its body at each call.
 //!
-//! Only the copy has these choices. The environment variable [`ACTIVE`] names the mutant that a process runs; without
-//! it, it runs the unmodified code.
+//! Only the copy has these choices. The environment variable [`ACTIVE`] names the mutant of a process. Without it, the
+//! process runs the unmodified code.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::tokens::{Language, Token, tokens};
 
 pub const ACTIVE: &str = "FAIRLOCK_MUTANT";
 
-/// The module that the copy of `proto/src` gets, and that of `src` uses. The texts of changed scripts follow it.
+/// The module that the copy adds to `proto/src`, for `src` too. The texts of changed scripts follow it.
 const MODULE: &str = r#"
 static ACTIVE: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| std::env::var("FAIRLOCK_MUTANT").unwrap_or_default());
 
@@ -32,7 +32,7 @@ pub fn script(source: &str) -> &str {
 const SCRIPTS: &[(&str, &str, &str)] = &[
 "#;
 
-/// What the copy changes besides: both packages have the module, it allows warnings, and asks the module for each part of a
+/// The other changes of the copy: both packages have the module, allow warnings, and ask the module for each part of a
 /// script.
 const AROUND: [(&str, &str, &str); 3] = [
     ("proto/src/lib.rs", "pub mod command;", "pub mod mutant; pub mod command;"),
@@ -40,7 +40,7 @@ const AROUND: [(&str, &str, &str); 3] = [
     ("src/store/script.rs", "for line in source.lines()", "for line in crate::mutant::script(source).lines()"),
 ];
 
-/// The files of the copy that differ from the sources, or what is wrong with a mutant.
+/// The files of the copy that differ from the sources, or the problem with a mutant.
 pub fn all_in_one(sources: &Sources, mutants: &[Mutant]) -> Result<Changed, String> {
     let (mut wrong, mut scripts) = (String::new(), String::new());
     let mut variants: BTreeMap<PathBuf, Vec<(&str, String)>> = BTreeMap::new();
@@ -78,7 +78,7 @@ pub fn all_in_one(sources: &Sources, mutants: &[Mutant]) -> Result<Changed, Stri
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
-/// The text with a choice in place of each body that one of the variants changes.
+/// The text with a choice for each body that one of the variants changes.
 fn with_choices(original: &str, variants: &[(&str, String)]) -> String {
     let bodies_of: Vec<_> = variants.iter().map(|(_, text)| bodies(text)).collect();
     let arms_of = |(index, place): (usize, Range<usize>)| {
@@ -92,11 +92,11 @@ fn with_choices(original: &str, variants: &[(&str, String)]) -> String {
     with_arms(original, "active", arms)
 }
 
-/// The text with a choice in place of each of these bodies that has arms, one a line.
+/// The text with a choice for each of these bodies that has arms, one arm a line.
 pub fn with_arms(original: &str, chooser: &str, mut arms: Vec<(Range<usize>, String)>) -> String {
     let mut text = original.to_owned();
     arms.retain(|(_, arms)| !arms.is_empty());
-    // From the last body to the first one, so that the places of the others stay.
+    // From the last body to the first, so that the places of the others do not move.
     arms.sort_by_key(|(place, _)| std::cmp::Reverse(place.start));
     for (place, arms) in arms {
         let unmodified = &original[place.clone()];
@@ -110,15 +110,15 @@ fn differ_in_bodies_only(original: &str, variant: &str) -> bool {
     around_bodies(original) == around_bodies(variant)
 }
 
-/// All tokens but those of bodies, of each of which only the braces are left.
+/// All tokens outside bodies, with the braces of each body.
 fn around_bodies(text: &str) -> Vec<&str> {
     let bodies = bodies(text);
     let inside = |token: &Token| bodies.iter().any(|body| body.start < token.at && token.end() < body.end);
     tokens(text, Language::Rust).into_iter().filter(|token| !inside(token)).map(|token| token.text).collect()
 }
 
-/// Where the bodies are that can choose, with their braces: those of functions, and the outermost blocks `async { … }` of a
-/// function that cannot. A function inside of another one belongs to the body of that one.
+/// The places, with braces, of the bodies that can choose: the bodies of functions, and the outermost blocks
+/// `async { … }` of functions that cannot. A nested function belongs to the body of the outer one.
 pub fn bodies(text: &str) -> Vec<Range<usize>> {
     let tokens = tokens(text, Language::Rust);
     let (mut bodies, mut at) = (Vec::new(), 0);
@@ -135,8 +135,8 @@ pub fn bodies(text: &str) -> Vec<Range<usize>> {
     bodies
 }
 
-/// Where the body begins of the function or the async block that begins with the token at `from`. None if there is no such
-/// thing, or no body, or if it cannot choose.
+/// Where the body begins of the function or async block that starts at the token `from`. None if there is no such
+/// thing, if it has no body, or if it cannot choose.
 fn opening_brace(tokens: &[Token], from: usize) -> Option<usize> {
     let text = |index: usize| tokens.get(index).map_or("", |token| token.text);
     match (text(from), text(from + 1), text(from + 2)) {
@@ -158,7 +158,7 @@ fn opening_brace(tokens: &[Token], from: usize) -> Option<usize> {
     })?;
     let signature: Vec<_> = (from..open).map(text).collect();
     let result = signature.windows(2).rposition(|pair| pair == ["-", ">"]);
-    // Two bodies would be of two types.
+    // Two bodies would have two types.
     let is_opaque = result.is_some_and(|at| signature[at..].contains(&"impl"));
     let is_const = from > 0 && text(from - 1) == "const";
     (text(open) == "{" && !is_opaque && !is_const).then_some(open)

@@ -15,14 +15,14 @@ use crate::{Outcome, in_parallel};
 
 /// A search for a seed that finds a mutant ends after this time.
 const LONGEST_SEARCH: Duration = Duration::from_secs(15 * 60);
-/// A mutant may loop or take memory without an end. A run needs a few seconds and less than 1 GB; it may have a minute of
-/// the processor, which does not depend on what else runs, and 2 GB.
+/// A mutant may loop or take memory without end. A run needs a few seconds and less than 1 GB. It may use a minute of
+/// CPU time, which does not depend on other load, and 2 GB.
 const LIMITED: &str = "ulimit -t 60; ulimit -v 2000000; exec \"$0\" \"$@\"";
 /// All searches of the explorer, one after the other.
 const ALL_SEARCHES: &str = "ulimit -t 600; ulimit -v 4000000; exec \"$0\" \"$@\"";
 const QUORUMS_FOR_ALL: u64 = 50;
 const LONGEST_VIOLATION: usize = 110;
-/// The programs have names of their own in the copy, so that they do not replace those of the unmodified code.
+/// The programs have other names in the copy, so that they do not replace the unmodified programs.
 const PROGRAMS: [(&str, &str); 2] =
     [("verify/simulate/Cargo.toml", "simulate-mutants"), ("verify/explore/Cargo.toml", "explore-mutants")];
 
@@ -32,8 +32,8 @@ pub struct Simulator {
 }
 
 impl Simulator {
-    /// The dependencies are those of `scripts/simulate`, and built only once for both: the profile is the same but
-    /// for the packages of the copy. To optimize these takes longer than all runs.
+    /// Shares the dependencies with `scripts/simulate`, which are built only once: the profile differs only for the
+    /// packages of the copy. Optimizing these would take longer than all runs.
     pub fn build(root: &Path, changed: &Changed) -> Outcome<Self> {
         let root = root.canonicalize()?;
         let target =
@@ -55,24 +55,25 @@ impl Simulator {
         Ok(Self { simulate, explore })
     }
 
-    /// Whether no run of the corpus finds anything in the unmodified code, and each fault is met, as `scripts/simulate` has it.
+    /// Whether no run of the corpus finds anything in the unmodified code, and each fault is met, as in
+    /// `scripts/simulate`.
     pub fn passes_unmodified(&self, corpus: &Path) -> io::Result<bool> {
         let mut simulate = Command::new(&self.simulate);
         Ok(simulate.arg("--corpus").arg(corpus).env(ACTIVE, "").status()?.success())
     }
 
-    /// What these runs of the explorer find in the unmodified code.
+    /// The violations that these runs of the explorer find in the unmodified code.
     pub fn violated(&self, runs: &[&Run]) -> io::Result<Vec<String>> {
         let found = in_parallel(runs, |run| self.run("", run))?;
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// What the run finds: the first broken promise.
+    /// The first broken promise that the run finds.
     pub fn run(&self, mutant: &str, run: &Run) -> io::Result<Option<String>> {
         self.output(mutant, run).map(|(violation, _)| violation)
     }
 
-    /// The same, but nothing if the run finds something in the unmodified code too, which is no merit of it then.
+    /// The same, but nothing if the run also finds something in the unmodified code.
     pub fn finds(&self, mutant: &str, run: &Run) -> io::Result<Option<String>> {
         let Some(violation) = self.run(mutant, run)? else { return Ok(None) };
         if let Some(violation) = self.run("", run)? {
@@ -82,7 +83,7 @@ impl Simulator {
         Ok(Some(violation))
     }
 
-    /// Tries these seeds, until one finds the mutant.
+    /// Tries these seeds until one finds the mutant.
     pub fn search(&self, mutant: &str, seeds: Range<u64>) -> io::Result<Option<(Run, String)>> {
         if is_of_the_machine(mutant) {
             return self.explore(mutant, seeds);
@@ -119,8 +120,8 @@ impl Simulator {
         Ok(None)
     }
 
-    /// What the run finds in the unmodified code, and the faults that it meets. Those of a quorum have other names, because
-    /// a fault has to be met with one server as well as with several.
+    /// The run's violation of the unmodified code, and the faults that it meets. Faults of a quorum have other names,
+    /// because runs must meet a fault with one server as well as with several.
     pub fn unmodified(&self, run: &Run) -> io::Result<(Option<String>, Vec<String>)> {
         let (violation, text) = self.output("", run)?;
         let topology = if let Run::Seed(seed) = run { Topology::of(*seed) } else { Topology::OneServer };
@@ -136,17 +137,17 @@ impl Simulator {
         let program = if run.is_of_the_explorer() { &self.explore } else { &self.simulate };
         let (violation, text) =
             violation(Command::new("sh").args(["-c", LIMITED]).arg(program).args(run.options()), mutant)?;
-        // The explorer names the run before what it finds.
+        // The explorer prints the run before its finding.
         let prefix = format!("{run}: ");
         Ok((violation.map(|violation| violation.trim_start_matches(&prefix).to_owned()), text))
     }
 }
 
-/// The first broken promise, and all that the program says.
+/// The first broken promise, and the whole output of the program.
 fn violation(command: &mut Command, mutant: &str) -> io::Result<(Option<String>, String)> {
     let output = command.env(ACTIVE, mutant).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // Else nothing would be found where nothing was searched.
+    // Otherwise a search that never ran would count as one without a finding.
     if mutant.is_empty() && !matches!(output.status.code(), Some(0 | 1)) {
         return Err(io::Error::other(format!("{command:?} of the unmodified code ends with {}", output.status)));
     }
@@ -160,12 +161,12 @@ pub fn is_of_the_quorum(mutant: &str) -> bool {
     mutant.starts_with('Q')
 }
 
-/// A rule of shared names alone, which only their runs break. All others are searched where they were.
+/// A rule of shared names, which only their runs break. All other mutants are searched as before.
 pub fn is_of_shared_names(mutant: &str) -> bool {
     mutant.starts_with("S-")
 }
 
-/// Some of the other mutants are found by a run of the quorum too, but such a run takes as long as several of the others.
+/// A run of the quorum also finds some of the other mutants, but it takes as long as several other runs.
 fn may_find(seed: u64, mutant: &str) -> bool {
     let is_shared = Topology::of(seed) == Topology::Shared;
     if is_shared || is_of_shared_names(mutant) {
@@ -185,7 +186,7 @@ fn faults(text: &str) -> impl Iterator<Item = &str> {
     faults.split('"').skip(1).step_by(2)
 }
 
-/// Makes the copy, and keeps what is there already.
+/// Makes the copy, on top of an earlier one.
 pub fn copy(root: &Path, tree: &Path, changed: &Changed) -> io::Result<()> {
     let mut wanted = Vec::new();
     for entry in fs::read_dir(root)? {
@@ -218,7 +219,7 @@ pub fn copy(root: &Path, tree: &Path, changed: &Changed) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes only files that differ, because cargo builds everything with a new time again.
+/// Writes only files that differ, because cargo rebuilds everything with a new time.
 fn write(path: &Path, text: &[u8]) -> io::Result<()> {
     if fs::read(path).is_ok_and(|there| there == text) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The sources of the library and of its machine, and how edits are applied to them.
+//! The sources of the library and of its machine, with edits applied.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use crate::tokens::{Language, find, nearest, tokens, without_tests};
 /// The sources of the machine.
 const MACHINE: &str = "proto/src";
 
-/// How many similar places are shown for an edit that was not found.
+/// How many similar places it shows for an edit that it did not find.
 const SHOWN: usize = 3;
 
 /// The files that a mutant changes.
@@ -21,7 +21,8 @@ pub type Changed = BTreeMap<PathBuf, String>;
 pub struct Sources(pub BTreeMap<PathBuf, String>);
 
 impl Sources {
-    /// All that an edit may touch: src/**/*.rs and lua/**/*.lua, or proto/src/**/*.rs for a mutant of the machine.
+    /// All files that an edit may touch: src/**/*.rs and lua/**/*.lua, or proto/src/**/*.rs for a mutant of the
+    /// machine.
     pub fn read(root: &Path) -> io::Result<Self> {
         let mut texts = BTreeMap::new();
         for (dir, ending) in [("src", "rs"), ("lua", "lua"), (MACHINE, "rs")] {
@@ -39,7 +40,7 @@ impl Sources {
         self.0.get(path).map_or("", String::as_str)
     }
 
-    /// The changed files, or what is wrong with the mutant's edits.
+    /// The changed files, or the problem with the mutant's edits.
     pub fn with(&self, mutant: &Mutant) -> Result<Changed, String> {
         let mut wrong = String::new();
         let mut splices: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
@@ -78,7 +79,7 @@ impl Sources {
         let mut places = Vec::new();
         for (path, text) in self.of(mutant) {
             let wanted = tokens(&edit.find, language(path));
-            // A quick look first: most files do not have these words.
+            // A quick check first: most files do not have these words.
             if wanted.iter().any(|token| !text.contains(token.text)) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Source text as tokens, so that an edit is found in any layout.
+//! Source text as tokens, so that an edit matches any layout.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ impl Token<'_> {
     }
 }
 
-/// The tokens of a text: strings, words and numbers, and each other character alone. White space, comments and
-/// the comma that rustfmt adds after the last element of a broken list are left out.
+/// The tokens of a text: strings, words and numbers, and each other character alone. It skips white space, comments,
+/// and the comma that rustfmt adds after the last element of a broken list.
 pub fn tokens(text: &str, language: Language) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut at = 0;
@@ -47,7 +47,7 @@ enum Kind {
     Skipped,
 }
 
-/// The kind and the length of the token that `rest` begins with.
+/// The kind and the length of the first token of `rest`.
 fn next(rest: &str, first: char, language: Language) -> (Kind, usize) {
     let comment = if language == Language::Rust { "//" } else { "--" };
     if first.is_whitespace() {
@@ -103,7 +103,7 @@ fn character(rest: &str) -> Option<usize> {
     (second == '\'').then_some(at + 1)
 }
 
-/// The length of what follows the `r` of a raw string; 0 if it is not one.
+/// The length of the text after the `r` of a raw string; 0 if it is not one.
 fn raw(rest: &str) -> usize {
     let hashes = rest.bytes().take_while(|byte| *byte == b'#').count();
     if !rest[hashes..].starts_with('"') {
@@ -146,7 +146,7 @@ pub fn find(within: &[Token], wanted: &[Token]) -> Vec<Range<usize>> {
     windows.map(|window| window[0].at..window[wanted.len() - 1].end()).collect()
 }
 
-/// The place with the most tokens of `wanted` in the same order: where it begins, and the share of tokens it has.
+/// The place with the most tokens of `wanted` in the same order: its beginning, and its share of the tokens.
 pub fn nearest(within: &[Token], wanted: &[Token]) -> Option<(usize, f64)> {
     let mut best: Option<(usize, usize)> = None;
     for window in within.windows(wanted.len().min(within.len()).max(1)) {

@@ -1,17 +1,17 @@
-//! Files of the driver on the mutexes and atomics of loom, which runs each test in all orders of its threads.
+//! Files of the driver on loom's mutexes and atomics. Loom runs each test in all orders of its threads.
 
 #[path = "../../../src/driver/relay.rs"]
 pub mod relay;
 
-/// What `crate::sync` is in the library.
+/// Replaces the library's `crate::sync`.
 pub mod sync {
     use std::ops::{Deref, DerefMut};
 
     pub use loom::sync::atomic;
     use loom::sync::atomic::{AtomicBool, Ordering};
 
-    /// As weak as the memory model lets a mutex be: loom's own has no other thread come between what a thread does last and its
-    /// unlock, and shows each unlock to all at once.
+    /// As weak as the memory model allows. With loom's own mutex no other thread comes between a thread's last action
+    /// and its unlock, and all threads see each unlock at once.
     pub struct Mutex<T> {
         is_locked: AtomicBool,
         value: loom::sync::Mutex<T>,
@@ -62,11 +62,11 @@ mod tests {
 
     use crate::relay::{Left, Relay};
 
-    /// What waits for the courier, and what it has carried.
+    /// Items that wait for the courier, and items that it has carried.
     struct Site {
         waiting: Mutex<Vec<u32>>,
         relay: Relay<Vec<u32>>,
-        /// What the courier has handed over, when it is free.
+        /// Items that the courier has handed over, once it is free.
         finished: Mutex<Vec<u32>>,
     }
 
@@ -108,7 +108,7 @@ mod tests {
             let bringing: Vec<_> = others.iter().map(bring).collect();
             let mut left = vec![site.bring(7)];
             left.extend(bringing.into_iter().flat_map(|thread| thread.join().unwrap()));
-            // Then the task does it, whoever it was that had to stop.
+            // If any thread had to stop, the task finishes its work.
             if left.contains(&Left::Something) {
                 site.carry();
             }

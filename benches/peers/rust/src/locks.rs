@@ -1,5 +1,5 @@
-//! The locks of Rust: `rust-locks fairlock|semaphore|rw-lock|rslock HOST:PORT`. Each line of the input is answered with a line;
-//! `benches/peers/README.md` says which there are.
+//! The Rust locks: `rust-locks fairlock|semaphore|rw-lock|rslock HOST:PORT`. It replies to each line of the input with
+//! a line; `benches/peers/README.md` lists them.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Longer than any hold here, so that no lock expires in a run.
 const LEASE: Duration = Duration::from_secs(30);
-/// rslock asks again after a random part of this. With its default of 200 ms it would mostly sleep.
+/// rslock retries after a random part of this. With its default of 200 ms it would mostly sleep.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Permits of the semaphore.
 const PERMITS: u32 = 4;
@@ -104,7 +104,7 @@ impl Peer {
         })
     }
 
-    /// All workers take the lock as often as they can until the time is up.
+    /// All workers take the lock as often as they can until the end of the run.
     async fn race(&self, name: &str, workers: usize, hold: Duration, run: Duration, own: bool) -> Outcome<String> {
         let until = Instant::now() + run;
         let named = |i| if own { format!("{name}{i}") } else { name.to_owned() };
@@ -134,7 +134,7 @@ impl Peer {
             let guard = self.take(&name, worker).await?;
             let waited = asked.elapsed();
             longest = longest.max(waited);
-            // A wait that ends after the time is up is no turn, but it is a wait.
+            // A wait that ends after the run does not count as a turn, but it counts as a wait.
             count += u64::from(Instant::now() < until);
             if !hold.is_zero() {
                 // tokio's clock has steps of a millisecond, so its sleep would take up to two.

@@ -1,6 +1,6 @@
-//! Runs the workloads of `scripts/peers`, in turns on one server for each peer, and prints their tables. Each argument is
-//! the programs of a language, `LANGUAGE=COMMAND`; `--short` asks whether everything runs, its figures say nothing, and
-//! `--shared` leaves out the locks: only semaphores and read-write locks.
+//! Runs the workloads of `scripts/peers`, in turns on one server for each peer, and prints their tables. Each argument
+//! names the programs of a language, `LANGUAGE=COMMAND`. `--short` only checks that everything runs, and its figures
+//! mean nothing. `--shared` measures only semaphores and read-write locks.
 
 mod process;
 mod server;
@@ -15,7 +15,7 @@ use workload::{Race, Round};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The row of a peer in the tables, the language of its program, what that calls it, and its server.
+/// A peer's row in the tables, the language of its program, its name in that program, and its server.
 const PEERS: [(&str, &str, &str, Kind); 10] = [
     ("**fairlock**", "rust", "fairlock", Kind::Redis),
     ("Redisson fair lock", "java", "redisson-fair", Kind::Redis),
@@ -28,7 +28,7 @@ const PEERS: [(&str, &str, &str, Kind); 10] = [
     ("PostgreSQL advisory lock", "go", "postgres", Kind::Postgres),
     ("etcd mutex", "go", "etcd", Kind::Etcd),
 ];
-/// What several hold at once: 4 permits, and a read-write lock for which a quarter of the workers write.
+/// Shared names: 4 permits, and a read-write lock that a quarter of the workers write.
 const SHARED: [(&str, &str, &str, Kind); 4] = [
     ("**fairlock** semaphore", "rust", "semaphore", Kind::Redis),
     ("Redisson RPermitExpirableSemaphore", "java", "redisson-semaphore", Kind::Redis),
@@ -41,7 +41,7 @@ const ONE: Race = Race { workers: 1, processes: 1, hold_us: 0, own: true };
 const TURNS_OF_16: Race = Race { workers: 16, processes: 1, hold_us: 1000, own: false };
 const SPREAD: Race = Race { workers: 4, processes: PROCESSES, ..TURNS_OF_16 };
 
-/// A workload, its rounds, the seconds of one, its title, and what is shown.
+/// A workload, its rounds, the seconds of a round, its title, and its columns.
 type Table = (Race, usize, u64, &'static str, &'static [Column]);
 
 const TABLES: [Table; 6] = [
@@ -52,10 +52,10 @@ const TABLES: [Table; 6] = [
     (SPREAD, 3, 3, "four processes with 4 workers each, one name, 1 ms inside", &[TURNS, JAIN, LONGEST]),
     (Race { hold_us: 0, ..SPREAD }, 3, 3, "the same, nothing inside", &[TURNS, JAIN, LONGEST]),
 ];
-/// From here on all workers want one name.
+/// From this table on, all workers want one name.
 const OF_ONE_NAME: usize = 2;
 
-/// A peer with a server of its own, and processes that use it.
+/// A peer with its own server, and the processes that use it.
 struct Peer {
     title: &'static str,
     command: Vec<String>,
@@ -68,14 +68,15 @@ impl Peer {
         Process::start(&self.command)
     }
 
-    /// Ends those of before.
+    /// Ends the processes of the last run.
     fn start_all(&mut self) -> Outcome<()> {
         self.processes.clear();
         self.processes = (0..PROCESSES).map(|_| self.start()).collect::<Outcome<_>>()?;
         Ok(())
     }
 
-    /// A new process waits behind the holder and ten waiters that were killed: how long, from the release of the lock.
+    /// A new process waits after the holder and ten killed waiters. Returns its wait, counted from the release of the
+    /// lock.
     fn behind_killed_waiters(&self, settle: Duration, limit: Duration) -> Outcome<Option<Duration>> {
         let (mut holder, mut dead, mut next) = (self.start()?, self.start()?, self.start()?);
         holder.ask("hold dead-waiters")?;
@@ -143,8 +144,8 @@ fn races(peers: &mut [Peer], short: bool, tables: &[Table]) -> Outcome<()> {
     Ok(())
 }
 
-/// Round by round through all peers. A first round of each is not counted: runtimes compile, connections are made. `None` for a
-/// peer that got stuck: it goes on with the next table, in new processes.
+/// Goes round by round through all peers. Each peer's first round does not count: runtimes compile, connections open.
+/// `None` for a peer that got stuck; it continues at the next table, in new processes.
 fn in_turns(peers: &mut [Peer], race: Race, (rounds, ms): (usize, u64)) -> Outcome<Vec<Option<Vec<Round>>>> {
     let mut seen: Vec<_> = peers.iter().map(|_| Some(Vec::new())).collect();
     for round in 0..=rounds {
@@ -177,7 +178,7 @@ fn kills(peers: &mut [Peer], short: bool) -> Outcome<()> {
     let waiters = peers.iter().map(|peer| peer.behind_killed_waiters(settle, limit)).collect::<Outcome<_>>()?;
     let title = "a process with 10 waiters was killed, a new one queued, the lock was given back: how long it waits";
     print(peers, title, waiters);
-    // These mostly wait for leases, so all at the same time.
+    // These mostly wait for leases, so all run at the same time.
     let holders = std::thread::scope(|scope| {
         let waits: Vec<_> =
             peers.iter_mut().map(|peer| scope.spawn(move || peer.behind_a_killed_holder(settle, limit))).collect();
@@ -187,7 +188,7 @@ fn kills(peers: &mut [Peer], short: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// The head of a column, and its cell.
+/// The head of a column, and the function that makes its cell.
 type Column = (&'static str, fn(&[Round]) -> String);
 
 const TURNS: Column = ("per s", |rounds| format!("{:.0}", median(rounds, |round| round.turns / round.seconds)));
@@ -204,7 +205,7 @@ fn median(rounds: &[Round], value: fn(&Round) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
-/// CPU of a turn, over all rounds: the kernel counts it in steps of 10 ms.
+/// CPU time of a turn, over all rounds, because the kernel counts it in steps of 10 ms.
 fn each(rounds: &[Round], cpu_us: fn(&Round) -> Option<f64>) -> String {
     let turns: f64 = rounds.iter().map(|round| round.turns).sum();
     match rounds.iter().map(cpu_us).sum::<Option<f64>>() {

@@ -1,4 +1,4 @@
-//! One process of a peer, which answers lines with lines.
+//! One process of a peer. It answers lines with lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Outcome;
 
-/// For an answer. A process that takes longer is stuck.
+/// The limit for an answer. A process that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Killed when dropped.
@@ -26,7 +26,7 @@ impl Process {
         let (sender, output) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let mut process = Self { child, input, output };
-        // Connected, with a runtime that runs.
+        // The answer shows that the process is connected and its runtime runs.
         process.ask("open 1")?;
         Ok(process)
     }
@@ -45,7 +45,7 @@ impl Process {
         self.answer()
     }
 
-    /// How long it takes from now until one of its waiters has the lock.
+    /// How long, from now on, until one of its waiters has the lock.
     pub fn got_within(&mut self, limit: Duration) -> Outcome<Option<Duration>> {
         let begun = Instant::now();
         match self.output.recv_timeout(limit) {
@@ -72,11 +72,11 @@ impl Drop for Process {
     }
 }
 
-/// The CPU time of a process so far, with that of its threads that have ended.
+/// The CPU time of a process so far, including its ended threads.
 pub fn cpu_us(child: &Child) -> Outcome<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
     let (_, fields) = stat.rsplit_once(')').ok_or("no name in stat")?;
-    // utime and stime, the 14th and the 15th field, in ticks of 10 ms.
+    // utime and stime, the 14th and 15th field, in ticks of 10 ms.
     let ticks = fields.split_whitespace().skip(11).take(2).map(str::parse::<f64>);
     Ok(ticks.sum::<Result<f64, _>>()? * 1e4)
 }

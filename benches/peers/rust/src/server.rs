@@ -15,18 +15,18 @@ pub enum Kind {
     Etcd,
 }
 
-/// On a free port of 127.0.0.1, in a folder of its own. Killed when dropped.
+/// Listens on a free port of 127.0.0.1, with its own folder. Killed when dropped.
 pub struct Server {
     kind: Kind,
-    /// As the programs take it.
+    /// In the form that the programs take.
     pub address: String,
     child: Child,
     dir: PathBuf,
 }
 
 impl Server {
-    /// `None` if PostgreSQL's programs are not there: `postgres=FOLDER`, and before it what makes them run as another
-    /// user than root.
+    /// `None` if PostgreSQL's programs are not installed: `postgres=FOLDER`. Words before the folder run them as a
+    /// user other than root.
     pub fn start(kind: Kind, languages: &BTreeMap<&str, &str>) -> Outcome<Option<Self>> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let dir = std::env::temp_dir().join(format!("fairlock-peers-{}-{port}", std::process::id()));
@@ -65,7 +65,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // PostgreSQL frees its shared memory when it is asked to end.
+        // PostgreSQL frees its shared memory only if it ends on request.
         if self.kind == Kind::Postgres {
             let _ = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
         } else {
@@ -82,7 +82,7 @@ fn redis(port: u16, dir: &Path) -> Command {
     command
 }
 
-/// Its keys are on disk before a lock is granted: that is its cost, and stays.
+/// etcd writes its keys to disk before it grants a lock. That cost is part of the comparison.
 fn etcd(program: &str, port: u16, dir: &Path) -> Outcome<Command> {
     let url = format!("http://127.0.0.1:{port}");
     let peer = format!("http://127.0.0.1:{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?.port());

@@ -6,11 +6,11 @@ use crate::server::Server;
 
 #[derive(Clone, Copy)]
 pub struct Race {
-    /// In each process.
+    /// The workers in each process.
     pub workers: usize,
     pub processes: usize,
     pub hold_us: u64,
-    /// Each worker has a name of its own.
+    /// Whether each worker has its own name.
     pub own: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Round {
     pub p50_ns: f64,
     pub p99_ns: f64,
     pub longest_ns: f64,
-    /// Jain's index over the workers, or over the processes if there are several: 1 when all got the same.
+    /// Jain's index over the workers, or over the processes if there are several. 1 means that all got the same.
     pub jain: f64,
     pub client_us: f64,
     /// `None` for PostgreSQL, which has a process for each connection.

@@ -37,13 +37,13 @@ impl Holder {
 /// The holders of a shared name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// By owner. A holder whose lease is over counts until a waiter needs its room.
+    /// Keyed by owner. An expired holder counts until a waiter needs its room.
     pub holders: BTreeMap<String, Holder>,
-    /// No lease ends before. `None`: there are no holders.
+    /// No lease ends before this. `None`: there are no holders.
     pub soon_us: Option<u64>,
-    /// When all of them end with their key.
+    /// When all holders end with their key.
     pub until_us: u64,
-    /// The limit that is set for all clients.
+    /// The limit for all clients, if there is one.
     pub limit: Option<u32>,
 }
 
@@ -65,7 +65,7 @@ impl Shared {
         self.holders.values().map(|holder| holder.share.weight).sum()
     }
 
-    /// What is over counts until there is no room.
+    /// Expired holders count until there is no room.
     pub(super) fn has_room(&mut self, share: Share, now_us: u64) -> bool {
         let has_room = |shared: &Self| shared.used() + share.weight <= shared.limit.unwrap_or(share.limit);
         if !has_room(self) && self.soon_us.is_some_and(|soon_us| soon_us <= now_us) {
@@ -79,24 +79,24 @@ impl Shared {
         self.soon_us = self.holders.values().map(|holder| holder.until_us).min();
     }
 
-    /// In the place of what its owner had.
+    /// Replaces an earlier hold of the owner.
     pub(super) fn let_in(&mut self, holder: Holder) {
         self.ends_at(holder.until_us);
         self.holders.insert(holder.owner.clone(), holder);
     }
 
-    /// A lease ends then.
+    /// Records that a lease ends then.
     pub(super) fn ends_at(&mut self, until_us: u64) {
         self.soon_us = Some(self.soon_us.map_or(until_us, |soon_us| soon_us.min(until_us)));
     }
 
-    /// A holder has a new end. The key of a single one ends with it.
+    /// A holder has a new end. The key of a single holder ends with it.
     pub(super) fn renewed(&mut self, until_us: u64) {
         self.ends_at(until_us);
         self.until_us = if self.holders.len() == 1 { until_us } else { self.until_us.max(until_us) };
     }
 
-    /// What the owner has from this attempt, or from a later one: a copy of its acquire has queued behind it.
+    /// Whether the owner has a hold from this attempt or a later one: a copy of its acquire has queued after it.
     pub(super) fn is_over(&self, Place { owner, seq, .. }: &Place, now_us: u64) -> bool {
         self.holders.get(owner).is_some_and(|holder| holder.seq >= *seq && holder.until_us > now_us)
     }

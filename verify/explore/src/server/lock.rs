@@ -16,15 +16,15 @@ use super::holders::{Holder, Place};
 use super::name::Name;
 use super::run::{Run, Silence, Standing, is_usual, micros};
 
-/// Who was found as the next in line.
+/// The result of a search for the next in line.
 #[derive(Default)]
 struct Found {
     winner: Option<Place>,
-    /// Until when its client lives.
+    /// Until when its client counts as alive.
     lives_until_us: u64,
     /// Dead places at the head.
     cleared: usize,
-    /// The silence that this search came across, which is to be noted.
+    /// The silence that this search met and must note.
     silence: Silence,
 }
 
@@ -71,7 +71,7 @@ impl Run<'_> {
         }
     }
 
-    /// The lock is free, or its holder asks for a first hold: it has lost the earlier one.
+    /// The lock is free, or its holder asks for a first hold because it has lost the earlier one.
     fn take_or_join(&mut self, acquire: &Acquire, waits: bool) -> Acquired {
         let Acquire { owner, seq, lease, .. } = acquire;
         let token = self.next_token();
@@ -94,7 +94,7 @@ impl Run<'_> {
             self.serve(found);
             return Acquired::Busy { more: false, holder: None };
         }
-        // The caller must not stand before the winner (P3).
+        // The caller must not come before the winner (P3).
         let joined = self.join(acquire);
         let won = found.winner.is_some();
         self.serve(found);
@@ -104,7 +104,7 @@ impl Run<'_> {
         Acquired::Queued { floor, lease_left, more, known, holder: None }
     }
 
-    /// Only in the usual case: nothing is left of anyone.
+    /// Whether the lock may use a proposed token: only if it has no holder, queue or tombstone.
     fn may_give(&self, proposed: u64, Acquire { owner, lease, .. }: &Acquire) -> bool {
         let Name { holder, queue, tombstones, last_token, .. } = &*self.name;
         let is_usual = holder.is_none() && queue.is_empty() && !tombstones.contains_key(&**owner);
@@ -121,7 +121,7 @@ impl Run<'_> {
 
     fn join(&mut self, acquire: &Acquire) -> Acquired {
         let Acquire { owner, seq, .. } = acquire;
-        // A client that was heard a moment ago is not heard again.
+        // A client that sent a request a moment ago gets no new deadline.
         let deadline = self.name.deadlines.get(&self.client.id).copied().unwrap_or(0);
         let (left, ttl) = (deadline.saturating_sub(self.now_us), self.waiter_ttl_us());
         let is_fresh = left * 8 > ttl * 7 && left <= ttl && !self.name.has_place(owner, *seq);
@@ -133,7 +133,8 @@ impl Run<'_> {
         self.queued(acquire, is_new, Acquired::Queued { floor, lease_left, more: false, known, holder: None })
     }
 
-    /// The first live ticket of a reachable client. `heard`: a client that is about to be heard. `block`: see `met`.
+    /// The first live ticket of a reachable client. `heard`: a client whose deadline this request will extend.
+    /// `block`: see `met`.
     fn look(&self, heard: Option<&str>, block: usize) -> Found {
         let mut found = Found::default();
         if self.frozen_us > 0 {
@@ -160,7 +161,7 @@ impl Run<'_> {
         self.name.queue.drain(..found.cleared);
     }
 
-    /// The winner gets the lock, and its client a message. Without one the lock is free.
+    /// The winner gets the lock, and its client a message. Without a winner the lock is free.
     fn serve(&mut self, found: Found) {
         let token = self.next_token();
         self.clear(&found);
@@ -194,7 +195,7 @@ impl Run<'_> {
         }
         let freed = self.released(release);
         self.bury(release);
-        // A usual release looks at the first in line alone.
+        // A usual release looks only at the first in line.
         let block = if freed.is_some() && is_usual(release) { 1 } else { 2 };
         self.pass_on(freed.is_some(), block);
         freed.map_or(Released::Gone { more: false }, |holder| Released::Freed { token: holder.token, more: false })

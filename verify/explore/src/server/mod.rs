@@ -1,17 +1,17 @@
-//! A small model of the scripts of `lua/`: what they do to the names of one server, in a few lines each. Random sequences hold
-//! it to the scripts themselves (`tests/lua.rs`). `lock` has what is of locks, `shared` what is of semaphores and read-write
-//! locks, and `run` what both have in common.
+//! A small model of the scripts of `lua/`: their effect on the names of one server, in a few lines each.
+//! `tests/lua.rs` compares it with the scripts on random sequences. `lock` is for locks, `shared` for semaphores and
+//! read-write locks, and `run` for what both have in common.
 //!
 //! It leaves out what a few clients never meet:
 //!
-//! - the bounds of one call, and `!skip`, which notes 32 places that were passed over. So `more` is set for one reason alone: an
-//!   owner has two tickets at a shared name;
-//! - places far from both ends, and tickets without a place or places without a ticket, which only they, a refused command or a
-//!   hand make: it has one list for both;
-//! - what `max_waiters` sweeps out before it refuses a place;
-//! - a token that is proposed to a shared name: only locks are held on several servers;
+//! - the bounds of one call, and `!skip`, which notes 32 passed-over places. So `more` has one reason: an owner has two
+//!   tickets at a shared name;
+//! - places far from both ends, and tickets without a place or places without a ticket, which come only from those, from
+//!   a refused command, or by hand. The model has one list for both;
+//! - the places that `max_waiters` sweeps out before it refuses a new one;
+//! - a proposed token at a shared name: only locks are held on several servers;
 //! - the end of `token_ttl`, and formats of other versions;
-//! - the labels of holders and waiters, and when a hold was granted: an inspection answers without them.
+//! - the labels of holders and waiters, and the time of a grant: an inspection answers without them.
 
 mod holders;
 mod lock;
@@ -39,7 +39,7 @@ pub struct Server {
 }
 
 impl Hash for Server {
-    /// For a search, which adds the times of its leases itself.
+    /// For searches, which add the times of leases themselves.
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.names, &self.reachable).hash(state);
     }
@@ -51,7 +51,7 @@ impl Server {
         Self { names, reachable, frozen_until_us: 0, token_clock }
     }
 
-    /// Runs a request at this time of the server's clock. Messages are appended.
+    /// Runs a request at this time of the server's clock, and appends its messages.
     pub fn run(&mut self, request: &Request, client: &Client, now_us: u64, messages: &mut Vec<Message>) -> Reply {
         let (keys, is_shared) = (request.keys(), request.keys().kind.is_shared());
         let lock = keys.lock.to_string();
@@ -87,13 +87,14 @@ impl Server {
         Reply { server_micros: tells_time.then_some(now_us.cast_signed()), answer }
     }
 
-    /// Whether it reaches the client of this owner, and has not given it up. A client without any place counts as alive.
+    /// Whether the server reaches the client of this owner and takes it for alive. A client without any place counts
+    /// as alive.
     pub fn hears(&self, name: &Name, owner: &str, now_us: u64) -> bool {
         let client = client_of(owner);
         self.reachable.contains(client) && name.deadlines.get(client).is_none_or(|deadline| *deadline >= now_us + 1000)
     }
 
-    /// Lets all end whose time is over.
+    /// Ends everything whose time has passed.
     pub fn expire(&mut self, now_us: u64) {
         self.names.values_mut().for_each(|name| name.expire(now_us));
     }

@@ -1,11 +1,11 @@
-//! What a server has of one name, and what its clients hear of it.
+//! The data of one name on a server, and the messages to its clients.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 use super::holders::{Holder, Place, Shared};
 
-/// What one client brings along with each request.
+/// A client's part of each request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Client {
     pub id: String,
@@ -35,30 +35,30 @@ pub fn revoked(messages: &[Message]) -> Option<u64> {
     })
 }
 
-/// Where tokens come from when they are not one more than the last.
+/// The source of tokens that are not one more than the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TokenClock {
     /// The server's clock, as in the scripts.
     Time,
-    /// How often it has lost its data: a search would never meet a state again by the clock.
+    /// The number of data losses. With the clock, a search would never meet a state twice.
     Losses(u64),
 }
 
-/// What it keeps of time is in whole milliseconds, as at the server.
+/// Keeps times in whole milliseconds, as the server does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Name {
-    /// `None` at a shared name.
+    /// `None` for a shared name.
     pub holder: Option<Holder>,
-    /// Empty at a lock.
+    /// Empty for a lock.
     pub shared: Shared,
     /// Oldest first.
     pub queue: Vec<Place>,
-    /// Until when each client lives. They end with the queue.
+    /// Until when each client is alive. They end with the queue.
     pub deadlines: BTreeMap<String, u64>,
     pub queue_until_us: u64,
     /// Until then no client counts as dead,
     pub forgiven_us: u64,
-    /// but one with an earlier deadline than this.
+    /// except a client with an earlier deadline than this.
     pub spent_us: u64,
     pub tombstones: BTreeMap<String, Tombstone>,
     pub last_token: u64,
@@ -71,7 +71,7 @@ pub struct Tombstone {
 }
 
 impl Hash for Name {
-    /// Without times and seqs: a search adds them in their canonical form.
+    /// Without times and seqs, which a search adds in their canonical form.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let holders: Vec<_> = self.holders().map(|it| (&it.owner, it.holds, it.token, it.share)).collect();
         let queue: Vec<_> = self.queue.iter().map(|place| (&place.owner, place.share)).collect();
@@ -80,12 +80,12 @@ impl Hash for Name {
 }
 
 impl Name {
-    /// At a shared name, also those whose lease is over: see [`Shared::holders`].
+    /// For a shared name, expired holders too: see [`Shared::holders`].
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.holder.iter().chain(self.shared.holders.values())
     }
 
-    /// The instants at which something of it ends, in µs, and the seqs in it, for the canonical form of a search.
+    /// The instants at which something of it ends, in µs. Searches need these and `seqs` for their canonical form.
     pub fn times(&self) -> Vec<u64> {
         let holders = self.holders().map(|holder| holder.until_us);
         let shared = self.shared.soon_us.into_iter().flat_map(|soon_us| [soon_us, self.shared.until_us]);
@@ -101,7 +101,7 @@ impl Name {
         holders.chain(queue).chain(tombstones).collect()
     }
 
-    /// Nothing is held or waited for, but by clients that have been given up.
+    /// Whether it is free: no client holds it, and only dead clients wait for it.
     pub fn is_free(&self, now_us: u64) -> bool {
         let lives = |place: &Place| self.deadline_of(place).unwrap_or(0) > now_us;
         let is_held = self.holder.is_some() || self.shared.holders.values().any(|holder| holder.until_us > now_us);
@@ -148,7 +148,8 @@ impl Name {
         self.holders().find(|holder| holder.owner == owner)
     }
 
-    /// The name as it arrives at another server, whose clock differs: keys keep their time to live, and values stay as they are.
+    /// The name after its move to another server, whose clock differs: keys keep their time to live, and values do not
+    /// change.
     pub fn moved(mut self, from_us: u64, to_us: u64) -> Self {
         self.expire(from_us);
         let shift = |us: u64| (us + whole(to_us)).saturating_sub(whole(from_us));
@@ -160,7 +161,7 @@ impl Name {
     }
 }
 
-/// The whole milliseconds of it.
+/// Rounds down to whole milliseconds.
 pub(super) fn whole(micros: u64) -> u64 {
     micros / 1000 * 1000
 }

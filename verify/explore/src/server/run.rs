@@ -1,4 +1,4 @@
-//! What the scripts of both kinds have in common: places, deadlines, silences, tombstones.
+//! The common part of both kinds of scripts: places, deadlines, silences, tombstones.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) struct Run<'a> {
     pub messages: &'a mut Vec<Message>,
 }
 
-/// For whom a silence of all clients is forgiven, see `lib/silence.lua`.
+/// A silence of all clients that the server forgives, see `lib/silence.lua`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Silence {
     forgiven_us: u64,
@@ -36,10 +36,10 @@ pub(super) struct Silence {
     is_new: bool,
 }
 
-/// What is to be done about a place.
+/// The state of a place.
 pub(super) enum Standing {
     Waits {
-        /// Until when its client lives.
+        /// Until when its client counts as alive.
         until_us: u64,
     },
     Unreachable,
@@ -74,7 +74,7 @@ impl Run<'_> {
         Duration::from_micros(until_us - whole(self.now_us))
     }
 
-    /// How much longer the server grants nothing. `None`: it is not frozen.
+    /// How much longer the server grants nothing, or `None` if it is not frozen.
     pub fn frozen_for(&self) -> Option<Duration> {
         (self.frozen_us > 0).then(|| Duration::from_millis(self.frozen_us.div_ceil(1000)))
     }
@@ -87,7 +87,7 @@ impl Run<'_> {
         self.name.tombstones.get(owner).is_some_and(|tombstone| tombstone.seq >= seq)
     }
 
-    /// Whether the client had not been given up as dead.
+    /// Extends the client's deadline. Returns false if the client was unknown or counted as dead.
     pub fn hear(&mut self) -> bool {
         let (silence, until) = (self.find_silence(), self.ends(self.waiter_ttl_us()));
         self.note(silence);
@@ -95,7 +95,7 @@ impl Run<'_> {
         known.is_some_and(|deadline| silence.lives_until(deadline) > self.now_us)
     }
 
-    /// The same, and the queue lives on.
+    /// The same, and extends the life of the queue.
     pub fn hear_and_keep(&mut self) -> bool {
         let (known, ttl) = (self.hear(), self.waiter_ttl_us());
         if self.name.queue_until_us < whole(self.now_us) + (60_000_000).max(ttl * 3 / 2) {
@@ -128,12 +128,12 @@ impl Run<'_> {
         }
     }
 
-    /// For a millisecond at least.
+    /// For at least a millisecond.
     pub fn lives(&self, until_us: u64) -> bool {
         until_us >= self.now_us + 1000
     }
 
-    /// `heard`: a client that is about to be heard.
+    /// `heard`: a client whose deadline this request will extend.
     pub fn standing(&self, place: &Place, heard: Option<&str>, silence: Silence) -> Standing {
         let client = client_of(&place.owner);
         if heard == Some(client) {
@@ -158,8 +158,9 @@ impl Run<'_> {
         !is_heard && self.name.deadline_of(place).is_some_and(|deadline| !self.lives(deadline))
     }
 
-    /// The silence is to be noted if a client was looked up that is overdue: the clients of `block` places at the head are looked
-    /// up together, and those of all others. `stop`: the last place that was looked at.
+    /// The silence, if the search must note it because it has read the deadline of an overdue client. It reads the
+    /// deadlines of the first `block` places together, and all others together. `stop`: the last place that it looked
+    /// at.
     pub fn met(&self, silence: Silence, heard: Option<&str>, stop: Option<usize>, block: usize) -> Silence {
         let queue = &self.name.queue;
         let seen = stop.and_then(|at| [block, 2].get(at).copied()).unwrap_or(queue.len());
@@ -167,7 +168,7 @@ impl Run<'_> {
         if is_met { silence } else { Silence::default() }
     }
 
-    /// Whether it is a new place.
+    /// Returns true if the place is new.
     pub fn take_place(&mut self, Acquire { owner, seq, terms, .. }: &Acquire) -> bool {
         let is_new = !self.name.has_place(owner, *seq);
         if is_new {
@@ -177,7 +178,7 @@ impl Run<'_> {
         is_new
     }
 
-    /// The answer to a caller that has a place. A new place beyond `max_waiters` is taken back.
+    /// The answer to a caller that has a place. Removes a new place beyond `max_waiters`.
     pub fn queued(&mut self, Acquire { owner, seq, .. }: &Acquire, is_new: bool, queued: Acquired) -> Acquired {
         let waiters = self.name.queue.len() - 1;
         if !is_new || waiters < self.client.max_waiters {
@@ -201,23 +202,24 @@ impl Run<'_> {
         self.messages.push(Message { client: client_of(owner).to_owned(), lock: self.lock.clone(), text });
     }
 
-    /// Whether the script runs without a look at the clock: the owner keeps holds of a lock, or it is usual and nobody waits.
+    /// Whether the script does not read the clock: the owner keeps guards of a lock, or the release is usual and
+    /// no client waits.
     pub fn is_quick(&self, release: &Release) -> bool {
         let frees = self.name.queue.is_empty() && self.ours(&release.owner, release.seq).is_some();
         release.holds > 0 && !release.keys.kind.is_shared() || is_usual(release) && frees
     }
 
-    /// What the owner has from requests up to this one.
+    /// The owner's hold, if a request up to this one made it.
     pub fn ours(&self, owner: &str, seq: u64) -> Option<&Holder> {
         self.name.holder_of(owner).filter(|holder| holder.seq <= seq)
     }
 
-    /// What this release ends. The token of a handle comes from outside.
+    /// The hold that this release ends. The token of a handle comes from outside.
     pub fn released(&self, Release { owner, seq, token, is_handle, .. }: &Release) -> Option<Holder> {
         self.ours(owner, *seq).filter(|holder| !is_handle || holder.token == *token).cloned()
     }
 
-    /// Leaves a tombstone for the copies of an acquire or a detach that may still be under way.
+    /// Leaves a tombstone for copies of an acquire or a detach that may still be under way.
     pub fn bury(&mut self, release: &Release) {
         let Release { owner, seq, attempt, copies_until, is_handle, .. } = release;
         if !is_usual(release) {
@@ -251,7 +253,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether its client waits, and is heard by this poll.
+    /// Whether the client waits, so that this poll extends its deadline.
     pub fn waits(&self, poll: &Poll) -> bool {
         poll.waits && !poll.names_ours && !self.name.queue.is_empty()
     }
@@ -300,13 +302,13 @@ impl Run<'_> {
         if is_shared { self.left_now(holder.until_us) } else { self.left_until(holder.until_us) }
     }
 
-    /// By the exact time, where the time to live of a key counts from the start of the millisecond.
+    /// By the exact time; the time to live of a key counts from the start of the millisecond.
     pub fn left_now(&self, until_us: u64) -> Duration {
         Duration::from_millis(until_us.saturating_sub(self.now_us) / 1000)
     }
 }
 
-/// Neither by handle nor late, and it ends the hold.
+/// It ends the hold, without a handle, and no late copy can come.
 pub(super) fn is_usual(release: &Release) -> bool {
     !release.is_handle && release.holds == 0 && release.copies_until <= 0
 }
@@ -315,12 +317,12 @@ pub(super) fn micros(duration: Duration) -> u64 {
     millis(duration).cast_unsigned() * 1000
 }
 
-/// What is asked for with these terms.
+/// The share that these terms ask for.
 pub(super) fn share(terms: &str) -> Share {
     share_of(terms).unwrap_or(Share::LOCK)
 }
 
-/// What a grant to a place with these terms lasts.
+/// The duration of a grant to a place with these terms.
 fn first_lease_ms(terms: &str) -> u64 {
     let last = terms.split('/').next().and_then(|numbers| numbers.rsplit(',').next());
     last.and_then(|number| number.parse().ok()).unwrap_or(0)

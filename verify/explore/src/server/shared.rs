@@ -16,19 +16,19 @@ use super::holders::{Holder, Place, Shared};
 use super::name::client_of;
 use super::run::{Run, Silence, Standing, is_usual, micros, share};
 
-/// Who was found in the queue.
+/// The result of a search through the queue.
 #[derive(Default)]
 struct Found {
-    /// What there is when they have come in.
+    /// The holders after the winners have come in.
     shared: Shared,
     winners: Vec<Holder>,
-    /// The places that go, by their numbers.
+    /// The places to remove, by index.
     gone: Vec<usize>,
-    /// One has to wait, or all are frozen: a newcomer must not pass.
+    /// A waiter has no room, or the server is frozen, so a newcomer must not pass.
     stops: bool,
-    /// The last winner stands before another place of its owner.
+    /// The search stopped at another place of a winner's owner.
     more: bool,
-    /// The silence that this search came across, which is to be noted.
+    /// The silence that this search met and must note.
     silence: Silence,
 }
 
@@ -43,9 +43,9 @@ impl Found {
 }
 
 impl Run<'_> {
-    /// The live tickets of reachable clients, from the front, up to the first for whom there is no room. `heard`: a client that is
-    /// about to be heard. `own`: the caller, which gets the lease that it asks for. `block`: see `met`; with 1 only the
-    /// first in line is looked at.
+    /// The live tickets of reachable clients, from the front, up to the first without room. `heard`: a client whose
+    /// deadline this request will extend. `own`: the caller, which gets the lease that it asks for. `block`: see
+    /// `met`; with 1 the search looks only at the first in line.
     fn look_for_room(&self, heard: Option<&str>, own: Option<&Acquire>, block: usize) -> Found {
         let mut found = Found { shared: self.name.shared.clone(), stops: self.frozen_us > 0, ..Found::default() };
         if found.stops {
@@ -72,7 +72,7 @@ impl Run<'_> {
                 Standing::Dead | Standing::Unreachable => {}
             }
         }
-        // P3: the dead keep their places until one behind them comes in.
+        // P3: the dead keep their places until a later waiter comes in.
         if !found.stops && found.shared.holders.is_empty() {
             found.gone = dead;
         }
@@ -87,7 +87,7 @@ impl Run<'_> {
         found.winners.push(winner);
     }
 
-    /// When a grant to this place ends: with its client's deadline at the latest (P6).
+    /// When a grant to this place ends: at its client's deadline at the latest (P6).
     fn grant_ends(&self, place: &Place, lives_until_us: u64, own: Option<&Acquire>) -> u64 {
         match own.filter(|own| *own.owner == *place.owner && own.seq == place.seq) {
             Some(own) => self.ends(micros(own.lease)),
@@ -95,7 +95,7 @@ impl Run<'_> {
         }
     }
 
-    /// Writes what was found, and returns whether another call would find more. `own`: the caller, which needs no message.
+    /// Writes the result, and returns whether another call would find more. `own`: the caller, which needs no message.
     fn admit(&mut self, found: Found, own: Option<&Acquire>) -> bool {
         let Found { shared, winners, gone, more, silence, .. } = found;
         self.note(silence);
@@ -183,7 +183,7 @@ impl Run<'_> {
             return Acquired::Busy { more: self.admit(found, None), holder: None };
         }
         let floor = self.next_token() + found.winners.len() as u64 - 1;
-        // The next caller must not stand before this one (P3).
+        // The next caller must not come before this one (P3).
         let (is_new, known) = (self.take_place(acquire), self.hear_and_keep());
         let more = self.admit(found, None);
         let lease_left = self.frozen_for().or_else(|| self.room_in());
@@ -202,7 +202,7 @@ impl Run<'_> {
         }
         self.bury(release);
         let more = self.serve_waiters(block);
-        // A handle is lost with its lease.
+        // A handle ends with its lease.
         match freed.filter(|freed| !release.is_handle || freed.until_us > self.now_us) {
             Some(Holder { token, .. }) => Released::Freed { token, more },
             None => Released::Gone { more },
@@ -222,14 +222,14 @@ impl Run<'_> {
             (held.holds, held.share.weight) = (*holds, held.share.weight.min(*weight));
         }
         let more = self.serve_waiters(2);
-        // Only now: a place of the owner behind its attempt comes in anew.
+        // Only now, because a later place of the owner must still come in.
         if let Some(held) = self.name.shared.holders.get_mut(&**owner).filter(is_same) {
             held.seq = *seq;
         }
         Released::Held { holds: *holds, more }
     }
 
-    /// Whether a usual release looks at the first in line alone: that one fills what there is.
+    /// Whether a usual release may look only at the first in line, because that waiter fills the room.
     fn fills_the_room(&self, release: &Release) -> bool {
         let shared = &self.name.shared;
         let ([first, second, ..], Some(ours)) = (&*self.name.queue, self.released(release)) else { return false };
