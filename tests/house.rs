@@ -1,5 +1,4 @@
-//! Checks on the sources themselves: the layers of `src/`, that each script and its Rust side agree, and
-//! what the library must not contain.
+//! Checks of the sources: the layers of `src/`, whether each script fits its Rust side, and forbidden code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,14 +34,14 @@ fn stem(path: &Path) -> &str {
     path.file_stem().unwrap().to_str().unwrap()
 }
 
-/// The source without its unit tests and comments.
+/// The source up to its unit tests, without comments.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(test)]").next().unwrap();
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The files of the library: its own package, and that of the protocol.
+/// The Rust files of the packages `fairlock` and `fairlock-proto`.
 fn library() -> Vec<PathBuf> {
     files("src", ".rs").into_iter().chain(files("proto/src", ".rs")).collect()
 }
@@ -59,8 +58,8 @@ fn sources_of(dir: &str) -> BTreeMap<String, String> {
     files(dir, ".rs").iter().map(|path| (name(path), code(path))).collect()
 }
 
-/// The folders with the files of one crate each: `src`, and those of the protocol, the command, the emulator and the packages
-/// in `benches` and `verify`.
+/// The source folder of each crate: `src`, the protocol, command and emulator, and the packages in `benches` and
+/// `verify`.
 fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
@@ -84,8 +83,8 @@ fn module_of(file: &str) -> Vec<&str> {
     words
 }
 
-/// The paths into this crate that a file imports or names in its code: `crate::…`, `super::…`, and, in a `mod.rs` or
-/// in `lib.rs`, the names of its own modules. Braces are expanded.
+/// The paths into its own crate that a file imports or names in its code: `crate::…`, `super::…`, and the names of its
+/// own modules in a `mod.rs` or in `lib.rs`. Expands braces.
 fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -> Vec<Vec<String>> {
     let module = module_of(file);
     let absolute = |path: &str| -> Option<Vec<String>> {
@@ -125,16 +124,16 @@ fn imported_paths(file: &str, code: &str, modules: &BTreeMap<Vec<&str>, &str>) -
         }
         rest = &rest[start + 4..];
     }
-    // Outside of `use`, too.
+    // Paths in the code outside `use`.
     paths.extend(full_paths(code, &["crate::", "super::"]));
     paths.iter().filter_map(|path| absolute(path)).collect()
 }
 
-/// The paths in the code that begin so.
+/// The paths in the code that begin with one of `starts`.
 fn full_paths(code: &str, starts: &[&str]) -> Vec<String> {
     let mut paths = Vec::new();
     for start in starts {
-        // Not the second word of `super::super::…`.
+        // Skips the second word of `super::super::…`.
         for (index, _) in code.match_indices(start).filter(|(index, _)| !code[..*index].ends_with("::")) {
             let path: String =
                 code[index..].chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':')).collect();
@@ -180,17 +179,17 @@ fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Which file of `src/` imports which.
+/// For each file of `src/`, the files that it imports.
 fn imports() -> BTreeMap<String, BTreeSet<String>> {
     imports_of(&sources())
 }
 
-/// Which of these files imports which.
+/// For each of these files, the other ones that it imports.
 fn imports_of(sources: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String>> {
     let modules: BTreeMap<Vec<&str>, &str> = sources.keys().map(|file| (module_of(file), file.as_str())).collect();
     let target = |path: &[String]| -> Option<String> {
         let words: Vec<&str> = path.iter().map(String::as_str).collect();
-        // The longest prefix that is a module; the rest is an item in it.
+        // The longest prefix that is a module; an item in it follows.
         (1..=words.len()).rev().find_map(|length| modules.get(&words[..length])).map(ToString::to_string)
     };
     let of = |file: &str, code: &str| -> BTreeSet<String> {
@@ -201,7 +200,7 @@ fn imports_of(sources: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<S
     sources.iter().map(|(file, code)| (file.clone(), of(file, code))).collect()
 }
 
-/// The nodes from which the edges lead back to the node itself.
+/// The nodes that lie on a cycle.
 fn in_cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
     let reaches_itself = |from: &String| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
@@ -220,7 +219,7 @@ fn in_cycles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<&String> {
     graph.keys().filter(|node| reaches_itself(node)).collect()
 }
 
-/// The stages of the machine lead to each other, so their files are one node of the graph.
+/// The files of `stages/` import each other, so they count as one node of the graph.
 fn as_rooms(imports: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
     let room = |file: &str| if file.starts_with("stages/") { "stages".to_owned() } else { file.to_owned() };
     let mut rooms: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -238,7 +237,7 @@ fn no_files_import_each_other_in_a_cycle() {
     for dir in crates {
         let imports = as_rooms(imports_of(&sources_of(&dir)));
         let edges: usize = imports.values().map(BTreeSet::len).sum();
-        // If the parser above found too little, this test would pass without checking anything.
+        // If the parser above missed most imports, this test would pass without a check.
         let least = if dir == "src" { 2 * imports.len() } else { imports.len() / 2 };
         assert!(edges >= least, "{dir}: too few imports were found: {imports:?}");
         let cycles = in_cycles(&imports);
@@ -246,8 +245,8 @@ fn no_files_import_each_other_in_a_cycle() {
     }
 }
 
-/// A layer is a folder of `src/` with everything below it. The files of `src/` itself are the public API, the top
-/// layer. Of two layers, the upper one imports the lower one.
+/// A layer is a folder of `src/` with everything below it. The files directly in `src/` are the public API, the top
+/// layer. Only an upper layer may import a lower one.
 #[test]
 fn nothing_imports_from_a_layer_above() {
     let layer = |file: &str| match file.split_once('/') {
@@ -295,7 +294,7 @@ fn the_parser_of_imports_finds_known_imports() {
     assert_eq!(in_cycles(&BTreeMap::from(cycle)), ["b", "c"]);
 }
 
-/// Only these files use the types of the redis crate, so another kind of store does not touch the rest.
+/// Only these files use types of the redis crate, so another kind of store would not touch the other files.
 #[test]
 fn only_the_node_talks_to_redis() {
     for path in files("src", ".rs") {
@@ -316,8 +315,8 @@ fn only_the_node_talks_to_redis() {
     }
 }
 
-/// What the protocol may use of the standard library: nothing of IO, of time that passes, of threads or of locks. A search runs
-/// it, and hashes its states.
+/// The parts of the standard library that the protocol may use: no IO, clocks, threads or locks. Searches hash its
+/// states.
 const PURE: [&str; 15] = [
     "std::array",
     "std::borrow",
@@ -336,14 +335,14 @@ const PURE: [&str; 15] = [
     "std::time::Duration",
 ];
 
-/// That it is the lowest layer, cargo keeps: the package depends on no other one of this repository.
+/// Cargo keeps it the lowest layer: the package depends on no other package of this repository.
 #[test]
 fn the_protocol_is_pure() {
     assert_eq!(dependencies_in("proto/Cargo.toml").trim(), "thiserror = \"2.0.12\"");
     let sources = sources_of("proto/src");
     assert!(sources.len() > 10, "files were not found: {:?}", sources.keys());
     for (file, code) in sources {
-        // An import of a group has the path before it.
+        // For a group, this finds the path before the braces.
         for path in full_paths(&code, &["std::", "core::", "alloc::"]) {
             let is_pure = PURE.iter().any(|pure| path == *pure || path.starts_with(&format!("{pure}::")));
             assert!(is_pure, "proto/src/{file} uses {path}");
@@ -377,7 +376,7 @@ fn neither_the_library_nor_the_command_nor_the_emulator_panics_or_prints() {
 /// An event of the log: level, target, text, and fields.
 type Event = (String, String, String, Vec<String>);
 
-/// What is inside the parentheses or the quotes that begin the text, by its first character.
+/// The text inside the parentheses or quotes with which `text` begins.
 fn enclosed(text: &str) -> &str {
     let (mut depth, mut in_quotes, mut chars) = (0, false, text.char_indices());
     while let Some((index, c)) = chars.next() {
@@ -415,7 +414,7 @@ fn arguments(inside: &str) -> Vec<String> {
     arguments.iter().map(|argument| argument.trim().to_owned()).filter(|argument| !argument.is_empty()).collect()
 }
 
-/// The events in the code of the library.
+/// The events that the library logs.
 fn events_of_the_code() -> BTreeSet<Event> {
     let mut events = BTreeSet::new();
     for (file, code) in sources() {
@@ -427,7 +426,7 @@ fn events_of_the_code() -> BTreeSet<Event> {
                     if let Some(name) = argument.strip_prefix("target: ") {
                         target = Some(name.trim_matches('"').to_owned());
                     } else if argument.starts_with("parent: ") {
-                        // The span that it belongs into.
+                        // The event's span.
                     } else if argument.starts_with('"') {
                         let lines = argument.trim_matches('"').split("\\\n");
                         text = Some(lines.map(str::trim_start).collect::<String>());
@@ -445,22 +444,22 @@ fn events_of_the_code() -> BTreeSet<Event> {
     events
 }
 
-/// The rows of a table in a page below this heading: their cells.
+/// The cells of each row of the first table below this heading.
 fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (_, section) = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("{page}: no {heading}"));
     let lines = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let cells = |line: &str| -> Vec<String> {
-        // A bar inside of a cell is escaped.
+        // The page escapes a bar inside a cell.
         let line = line.replace("\\|", "\u{1}");
         let cells = line.trim_matches('|').split('|');
         cells.map(|cell| cell.trim().replace('\u{1}', "|")).collect()
     };
-    // Without the heading of the table and the line below it.
+    // Skips the header of the table and the line below it.
     lines.skip(2).map(cells).collect()
 }
 
-/// The words of a cell that are set as code.
+/// The words in backticks.
 fn code_words(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect()
 }
@@ -481,22 +480,22 @@ fn the_page_for_those_on_call_names_each_event_of_the_log_and_no_other() {
     assert!(missing.is_empty() && unknown.is_empty(), "not on the page: {missing:#?}\nnot in the code: {unknown:#?}");
 }
 
-/// Not seen by a test, and why.
+/// No test sees these events.
 const UNSEEN: [&str; 3] = [
-    // A bug of this library. What it does is tested in driver/shared.rs.
+    // A bug of this library. driver/shared.rs tests the reaction.
     "a bug in fairlock",
-    // A system that is out of threads.
+    // No thread can start.
     "no thread for the deadlines",
-    // 1025 masters. That the last one is not used is tested in store/cluster/table.rs.
+    // 1025 masters. store/cluster/table.rs tests that the client does not use the last one.
     "more masters than a cluster may have",
 ];
 
-/// What a test calls an event: its text up to the first `:`, `;` or `(`.
+/// The name of an event in tests: its text up to the first `:`, `;` or `(`.
 fn short(text: &str) -> &str {
     text.split([':', ';', '(']).next().unwrap().trim_end()
 }
 
-/// Tests ask [`Collect`](it/support/collect.rs) for an event with `saw(level, text)`.
+/// Tests check for an event with `saw(level, text)` of [`Collect`](it/support/collect.rs).
 #[test]
 fn a_test_sees_each_event_of_the_log() {
     let tests: String = files("tests/it", ".rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
@@ -518,7 +517,7 @@ fn numbers_of_the_page() -> BTreeSet<Number> {
     rows("docs/operating.md", "### What is measured").into_iter().map(number).collect()
 }
 
-/// In quotes in the code: as descriptions with their kinds, and where they are looked up, with a label or without.
+/// The code has each name in quotes twice: with its kind and description, and at its look-up, with or without a label.
 #[test]
 fn the_page_for_those_on_call_names_each_number_and_no_other() {
     let code = code(&root().join("src/metrics/on.rs"));
@@ -541,19 +540,19 @@ fn the_page_for_those_on_call_names_each_number_and_no_other() {
     assert_eq!(looked_up.into_iter().map(number).collect::<BTreeSet<Number>>(), numbers_of_the_page());
 }
 
-/// The names of series in an expression of Prometheus: those of a histogram with what is behind them.
+/// The `fairlock_…` series in a Prometheus expression. Histograms keep their suffix.
 fn series_in(expression: &str) -> BTreeSet<String> {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("fairlock_")).map(ToOwned::to_owned).collect()
 }
 
-/// How a number is asked for: a histogram by its buckets.
+/// The series that expressions use: for a histogram, its buckets.
 fn series_of(numbers: &BTreeSet<Number>) -> BTreeSet<String> {
     let series = |(name, kind, _): &Number| if kind == "histogram" { format!("{name}_bucket") } else { name.clone() };
     numbers.iter().map(series).collect()
 }
 
-/// A selector may ask for these labels: those of the number, of all numbers, and of Prometheus itself.
+/// The labels in selectors that neither the number, nor all numbers, nor Prometheus itself has.
 fn unknown_labels(expression: &str, numbers: &BTreeSet<Number>) -> Vec<String> {
     let mut unknown = Vec::new();
     for (index, _) in expression.match_indices("fairlock_") {
@@ -568,7 +567,7 @@ fn unknown_labels(expression: &str, numbers: &BTreeSet<Number>) -> Vec<String> {
     unknown
 }
 
-/// What Grafana needs to import it, and that it shows each number.
+/// Grafana can import the dashboard, and the dashboard shows each number.
 #[test]
 fn the_dashboard_loads_and_shows_each_number() {
     let text = fs::read_to_string(root().join("docs/grafana.json")).unwrap();
@@ -603,7 +602,7 @@ fn the_dashboard_loads_and_shows_each_number() {
     assert_eq!(shown, series_of(&numbers));
 }
 
-/// Their syntax and when they fire is checked by promtool, in scripts/dashboard.
+/// In scripts/dashboard, promtool checks the syntax of the alerts and when they fire.
 #[test]
 fn the_alerts_ask_for_numbers_that_there_are_and_the_page_tells_of_each() {
     let rules = fs::read_to_string(root().join("docs/alerts.yml")).unwrap();
@@ -623,7 +622,7 @@ fn the_alerts_ask_for_numbers_that_there_are_and_the_page_tells_of_each() {
     }
 }
 
-/// The categories of crates.io that the packages are in; it refuses unknown ones.
+/// The crates.io categories of the packages; crates.io refuses unknown ones.
 const CATEGORIES: [&str; 5] =
     ["asynchronous", "command-line-utilities", "concurrency", "database", "development-tools::testing"];
 
@@ -638,7 +637,7 @@ fn a_package_has_what_crates_io_shows_or_is_not_published() {
         for key in ["description", "documentation", "edition", "license", "readme", "rust_version"] {
             assert!(package[key].as_str().is_some_and(|text| !text.is_empty()), "{name}: no {key}");
         }
-        // It resolves the relative links of a README by this address, if it knows the host.
+        // crates.io resolves relative links of a README against this address, if it knows the host.
         assert!(package["repository"].as_str().is_some_and(|url| url.starts_with("https://github.com/")), "{name}");
         let words = |key: &str| package[key].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
         assert!((1..=5).contains(&words("keywords").count()), "{name}: keywords");
@@ -663,27 +662,62 @@ fn a_package_has_what_crates_io_shows_or_is_not_published() {
     }
 }
 
-/// "Decision 84" must lead to one text.
+/// What a comment cites must lead to one text: P1 to the README, R1, Q1 and L1 to the design, decision 84 to the decisions.
 #[test]
-fn each_decision_has_a_number_of_its_own() {
-    let page = fs::read_to_string(root().join("docs/decisions.md")).unwrap();
-    let numbers = page.lines().filter_map(|line| line.split_once(". **")?.0.parse().ok());
-    let mut seen = BTreeSet::<u32>::new();
-    for number in numbers {
-        assert!(seen.insert(number), "two decisions have the number {number}");
-    }
-    let texts = ["src", "proto/src", "lua", "verify", "tests", "docs"]
-        .into_iter()
-        .flat_map(|dir| [".rs", ".lua", ".md"].map(|ending| files(dir, ending)))
-        .flatten();
-    for path in texts {
-        let text = fs::read_to_string(&path).unwrap();
-        for rest in text.to_lowercase().split("decision ").skip(1) {
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-            let is_there = digits.parse().map_or(true, |number| seen.contains(&number));
-            assert!(is_there, "{}: there is no decision {digits}", path.display());
+fn each_number_that_a_comment_cites_is_defined_once() {
+    let mut defined = BTreeSet::new();
+    for (page, before, after) in
+        [("README.md", "- **", "** "), ("docs/design.md", "- **", ". "), ("docs/decisions.md", "", ". **")]
+    {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let entries = text.lines().filter_map(|line| Some(line.strip_prefix(before)?.split_once(after)?.0));
+        for number in entries.filter(|entry| is_cited_number(entry)) {
+            assert!(defined.insert(number.to_owned()), "{page} defines {number} twice");
         }
     }
+    assert!(defined.len() > 90, "the definitions were not found");
+    let cited: Vec<_> = cited_texts().iter().flat_map(|(path, text)| citations(path, text)).collect();
+    assert!(cited.len() > 500, "the citations were not found");
+    for (path, number) in cited {
+        assert!(defined.contains(&number), "{path}: {number} is not defined");
+    }
+}
+
+/// `84`, `P1`, `R16`.
+fn is_cited_number(word: &str) -> bool {
+    let digits = word.strip_prefix(|letter: char| letter.is_ascii_uppercase()).unwrap_or(word);
+    matches!(digits.len(), 1 | 2) && digits.chars().all(|digit| digit.is_ascii_digit())
+}
+
+/// The comments of all sources, and the pages.
+fn cited_texts() -> Vec<(String, String)> {
+    let sources = ["src", "proto", "cli", "emulator", "lua", "verify", "tests", "benches", "examples", "scripts"];
+    let code = sources.iter().flat_map(|folder| files(folder, ""));
+    let comment = |line: &&str| ["//", "--", "# "].iter().any(|start| line.trim_start().starts_with(start));
+    let comments = code.filter_map(|path| {
+        let text = fs::read_to_string(&path).ok()?;
+        Some((path.display().to_string(), text.lines().filter(comment).collect::<Vec<_>>().join("\n")))
+    });
+    let pages = files("docs", ".md").into_iter();
+    let whole = pages.map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap()));
+    comments.chain(whole).collect()
+}
+
+/// Each `P1` of a text, and each number after "decision" or "decisions".
+fn citations(path: &str, text: &str) -> Vec<(String, String)> {
+    let words: Vec<&str> = text.split(|it: char| !it.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let mut found = Vec::new();
+    let mut after_decision = false;
+    for word in words {
+        let is_number = is_cited_number(word);
+        let is_letter = word.starts_with(|letter: char| letter.is_ascii_uppercase());
+        if is_number && (is_letter || after_decision) {
+            found.push((path.to_owned(), word.to_owned()));
+        }
+        after_decision = matches!(word.to_lowercase().as_str(), "decision" | "decisions")
+            || after_decision && (is_number && !is_letter || word == "and");
+    }
+    found
 }
 
 /// `scripts/package --lowest` builds with these.
@@ -708,7 +742,7 @@ fn the_lowest_versions_are_those_of_the_manifest() {
     assert!(count > 20, "dependencies were not found");
 }
 
-/// The lines of the section in a manifest.
+/// The `[dependencies]` section of a manifest.
 fn dependencies_in(manifest: &str) -> String {
     let manifest = fs::read_to_string(root().join(manifest)).unwrap();
     let (_, from_dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
@@ -717,21 +751,21 @@ fn dependencies_in(manifest: &str) -> String {
 
 #[test]
 fn no_test_is_ignored() {
-    // In two parts, so that this line does not match itself.
+    // Split in two, so that this line does not match itself.
     let ignore = ["#[ig", "nore"].concat();
     for path in files("tests", ".rs").iter().chain(&library()).chain(&files("cli/src", ".rs")) {
         assert!(!fs::read_to_string(path).unwrap().contains(&ignore), "{}", path.display());
     }
 }
 
-/// A script as its header and its body.
+/// A script, split into header and body.
 struct Script {
     name: String,
     header: String,
     body: String,
 }
 
-/// Its path within `lua`: `acquire`, `shared/acquire`, `lib/advance`, `shared/lib/advance`.
+/// The path of a script within `lua`: `acquire`, `shared/acquire`, `lib/advance`, `shared/lib/advance`.
 fn lua_name(path: &Path) -> String {
     let within = path.strip_prefix(root().join("lua")).unwrap().with_extension("");
     within.to_str().unwrap().to_owned()
@@ -745,7 +779,7 @@ fn scripts() -> Vec<Script> {
     let whole = |path: &PathBuf| {
         let text = fs::read_to_string(path).unwrap();
         let mut lines = text.lines();
-        // A script that only reads is served by a server that takes no writes.
+        // With `no-writes`, a server that takes no writes still runs a script that only reads.
         let flags = if stem(path) == "inspect" { "no-writes" } else { "allow-oom" };
         assert_eq!(lines.next(), Some(&*format!("#!lua flags={flags}")), "{}", path.display());
         let header: Vec<_> = lines.clone().take_while(|line| line.starts_with("--")).collect();
@@ -766,8 +800,8 @@ fn there_is_a_script_for_each_verb_and_no_other() {
     assert_eq!(names, of_locks.iter().map(ToString::to_string).chain(shared).collect::<Vec<_>>());
 }
 
-/// The first two lines of a script give names to KEYS and ARGV, those of the header and in its order. `names...` in a
-/// header is for all that follow, which have no names.
+/// The first two lines of a script name its KEYS and ARGV, with the header's names in the header's order. `names...`
+/// in a header means all further ones, which have no names.
 #[test]
 fn lua_scripts_name_their_keys_and_arguments_at_once_and_as_in_the_header() {
     for script in scripts() {
@@ -799,7 +833,7 @@ fn lua_scripts_name_their_keys_and_arguments_at_once_and_as_in_the_header() {
     }
 }
 
-/// The Rust side of a script.
+/// The Rust code that sends a script.
 fn verb(script: &str) -> String {
     code(&root().join("proto/src/requests").join(script.trim_start_matches("shared/")).with_extension("rs"))
 }
@@ -811,7 +845,7 @@ fn header_names(header: &str, what: &str) -> Vec<String> {
     lines.map(|line| line.split_whitespace().nth(1).expect("a name").trim_end_matches("...").to_owned()).collect()
 }
 
-/// The names that the Rust side gives to its keys or arguments, in order: `key("name", …)`, `arg("name", …)`.
+/// The names that the Rust side gives its keys or arguments, in order: `key("name", …)`, `arg("name", …)`.
 fn sent_names(code: &str, what: &str) -> Vec<String> {
     let start = format!("{what}(\"");
     let calls = code
@@ -824,7 +858,7 @@ fn sent_names(code: &str, what: &str) -> Vec<String> {
 fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     for script in scripts() {
         let verb = verb(&script.name);
-        // What only the scripts for shared names get, see `ClientArgs::queue_keys`.
+        // Only the scripts for shared names get these, see `ClientArgs::queue_keys`.
         let is_sent = |name: &String| is_shared(&script.name) || *name != "limit" && *name != "kind";
         let mut keys = sent_names(&verb, "key");
         if verb.contains("queue_keys(") {
@@ -841,7 +875,7 @@ fn rust_sends_keys_and_arguments_in_the_order_of_the_header() {
     }
 }
 
-/// Each script has one file on the Rust side that sends it, and each file has a script, or one of each kind.
+/// Each script has one Rust file that sends it, and each file has a script, or one script of each kind.
 #[test]
 fn there_is_a_verb_for_each_script() {
     let verbs: BTreeSet<_> = files("proto/src/requests", ".rs").iter().map(|path| stem(path).to_owned()).collect();
@@ -873,7 +907,7 @@ fn servers_get_each_line_of_a_script_but_no_comments() {
     }
 }
 
-/// The words in quotes that are made of small letters, and what stands before them. A space may follow the word.
+/// The lowercase words in quotes, each with the code before it. A space may follow the word.
 fn quoted_words(code: &str, quote: char) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -889,16 +923,16 @@ fn quoted_words(code: &str, quote: char) -> Vec<(&str, &str)> {
     found
 }
 
-/// Each reply begins with a status. The script, its header and the Rust side know the same ones.
+/// Each reply begins with a status. The script, its header and the Rust side know the same statuses.
 #[test]
 fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
     let assembled: BTreeMap<_, _> = assembled().into_iter().collect();
     let mut of_verbs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for script in scripts() {
-        // With its parts, of which some answer.
+        // With the included parts: some of them reply too.
         let code: Vec<_> = assembled[&script.name].lines().map(|line| line.split("--").next().unwrap()).collect();
         let code = code.join("\n");
-        // What stands before a status: a `return`, alone or with a choice between two, or the beginning of a list.
+        // Code that can precede a status: a `return`, alone or with a choice between two, or the start of a list.
         let leads = [
             "return ",
             "return (ours and ",
@@ -931,7 +965,7 @@ fn lua_statuses_are_those_of_the_header_and_of_the_verb() {
     }
 }
 
-/// The part that a line includes.
+/// The name of the part that a line includes.
 fn include(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("--#include ")
 }
@@ -946,7 +980,7 @@ fn is_part(name: &str) -> bool {
     name.contains("lib/")
 }
 
-/// Each script with its includes filled in by `script.rs`, and each part alone: a part includes what it needs.
+/// Each script and each part, with its includes filled in by `script.rs`. A part includes everything that it needs.
 fn assembled() -> Vec<(String, String)> {
     let assemble = |path: PathBuf| {
         let (name, text) = (lua_name(&path), fs::read_to_string(&path).unwrap());
@@ -956,12 +990,12 @@ fn assembled() -> Vec<(String, String)> {
     files("lua", ".lua").into_iter().map(assemble).collect()
 }
 
-/// The part that is pasted in place of a line.
+/// The name of the part that a line pastes.
 fn paste(line: &str) -> Option<&str> {
     line.trim_start().strip_prefix("--#paste ")
 }
 
-/// The text of a part without its own includes, as it appears in a script, up to the first part that is pasted in it.
+/// The lines of a part up to its first `--#paste`, without its includes: they appear unchanged in a script.
 fn own_lines(part: &str) -> Vec<&str> {
     part.lines().filter(|line| include(line).is_none()).take_while(|line| paste(line).is_none()).collect()
 }
@@ -1003,7 +1037,7 @@ fn each_lua_part_is_in_a_script_and_at_most_once_unless_it_is_pasted() {
     assert_eq!(twice, script::assemble("--#include place\n", false));
 }
 
-/// Names, and the signs that matter for their scope. Comments and texts are left out.
+/// The names of a Lua text, and the signs that matter for their scope; no comments and no strings.
 fn tokens(lua: &str) -> Vec<&str> {
     let (mut tokens, mut rest) = (Vec::new(), lua);
     while let Some(c) = rest.chars().next() {
@@ -1041,13 +1075,13 @@ const LUA_WORDS: [&str; 20] = [
     "repeat", "return", "then", "true", "while",
 ];
 
-/// What a script uses without having it, and how often it uses each of its own names. A name counts from its
-/// declaration to the end of the block.
+/// The names that a script uses but does not declare, and how often it uses each of its own names. A name is in scope
+/// from its declaration to the end of the block.
 fn names_of(lua: &str) -> (Vec<&str>, BTreeMap<&str, usize>) {
     let tokens = tokens(lua);
     let (mut scopes, mut unknown, mut uses) = (vec![BTreeSet::new()], Vec::new(), BTreeMap::new());
     let (mut of_loop, mut braces, mut at) = (Vec::new(), 0, 0);
-    // The names of a list like `a, b` at `at`; leaves `at` behind it.
+    // Reads a list of names like `a, b` at `at`, and moves `at` past it.
     let list = |at: &mut usize| {
         let mut names = vec![tokens[*at]];
         *at += 1;
@@ -1086,7 +1120,7 @@ fn names_of(lua: &str) -> (Vec<&str>, BTreeMap<&str, usize>) {
                 let is_key = braces > 0 && tokens.get(at) == Some(&"=");
                 if is_field || is_key {
                 } else if scopes.iter().any(|scope| scope.contains(token)) {
-                    // `x = …` sets and does not use it.
+                    // `x = …` sets `x`, but does not use it.
                     *uses.entry(token).or_insert(0) += usize::from(tokens.get(at) != Some(&"="));
                 } else if !LUA_GLOBALS.contains(&token) {
                     unknown.push(token);
@@ -1107,8 +1141,8 @@ fn the_reader_of_lua_knows_where_a_name_ends() {
     assert_eq!(names_of("local a, b = 1, 2\nlocal function f() a = b end").1, [("a", 0), ("b", 1), ("f", 0)].into());
 }
 
-/// A part includes what it needs, and what it makes inside a block ends with the block: Redis refuses a name that is
-/// not there, but only when a call gets to it.
+/// A part includes everything that it needs, and a name declared inside a block ends with the block. Redis refuses an
+/// unknown name only when a call reaches it.
 #[test]
 fn lua_names_are_there_where_they_are_used_and_all_are_used() {
     let mut uses = BTreeMap::new();
@@ -1130,12 +1164,12 @@ fn lua_names_are_there_where_they_are_used_and_all_are_used() {
 #[test]
 fn lua_parts_include_what_they_need_in_their_first_lines() {
     for (name, text) in parts() {
-        // One in a block is for that block alone.
+        // A part included inside a block is for that block alone.
         let outside = text.lines().filter(|line| !line.starts_with(' '));
         let late: Vec<_> = outside.skip_while(|line| include(line).is_some()).filter_map(include).collect();
         assert!(late.is_empty(), "{name} includes {late:?} after its first lines");
     }
-    // A part says which names of its script it uses. All else comes from the parts that it includes.
+    // The header of a part lists the names of its script that it uses. All others come from its includes.
     for (name, whole) in assembled().iter().filter(|(name, _)| is_part(name)) {
         let said: BTreeSet<_> = whole
             .lines()

@@ -1,5 +1,5 @@
-//! The recipe "test your code that locks", written as in a crate that uses fairlock: with paused time an
-//! hour of leases takes milliseconds, and the test decides when the server fails.
+//! The recipe "test your code that locks", written like a crate that uses fairlock. With paused time an hour of leases
+//! takes milliseconds, and the test decides when the server fails.
 #![cfg(feature = "embedded")]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use fairlock::{EmbeddedServer, FairLock, LockClient, LockError, Loss};
 use tokio::time::Instant;
 
-/// The code under test. Pays out once, no matter how many workers try, and stops when it loses the lock.
+/// The code under test. It pays out once, however many workers try, and stops when it loses the lock.
 async fn pay_out(lock: &FairLock, ledger: &tokio::sync::Mutex<Vec<u64>>) -> Result<Outcome, LockError> {
     let guard = lock.lock_timeout(Duration::from_secs(120)).await?;
     let work = async {

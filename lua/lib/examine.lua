@@ -7,13 +7,12 @@
 -- `caller` is the client that runs the script, or one of its owners. It reads the reply, so it counts as reachable even
 -- while its subscription is down.
 
--- Bounds for one call, so that its time does not grow with the queue. `WORK_AT_MOST` counts a place as 1; to learn
--- about a client costs `CLIENT`, to ask for a ticket `TICKET`. `BLOCK` places are read at once, and at most that many
--- dead ones are taken out. From `WORTH_A_NOTE` passed-over places on `!skip` notes that the next call need not read
--- them.
+-- Bounds for one call, so that its time does not grow with the queue. `WORK_AT_MOST` counts 1 for a place, `CLIENT` to
+-- learn about a client, and `TICKET` to look up a ticket. A call reads `BLOCK` places at once, and takes out at most
+-- that many dead ones. From `WORTH_A_NOTE` passed-over places on, `!skip` lets the next call skip them.
 local WORK_AT_MOST, CLIENT, TICKET, BLOCK, WORTH_A_NOTE = 1200, 10, 2, 50, 32
 
--- Notes until when these clients live, in server ms: 0 if dead, and negative if no message reaches them.
+-- Records until when these clients live, in server ms: 0 if dead, negative if no message reaches them.
 local function learn(clients, found)
   local scores, itself, lives = read('ZMSCORE', deadlines, unpack(clients)), string.match(caller, '^[^:]*'), found.lives
   local asked, channels = {}, {}
@@ -28,8 +27,8 @@ local function learn(clients, found)
       asked[#asked + 1], channels[#channels + 1] = client, channel .. client
     end
   end
-  -- In one command, and before anything is written or published: a server that was the primary until a moment ago
-  -- repeats to its own subscribers what is published here, and they would take it for a grant (P1).
+  -- In one command, and before this script writes or publishes anything: a server that was the primary until a moment
+  -- ago repeats this script's messages to its own subscribers, and they would take them for grants (P1).
   -- pcall: without the right to ask, all count as reachable, and an unreachable client costs the others a grant.
   local counts = #asked > 0 and redis.pcall('PUBSUB', 'NUMSUB', unpack(channels)) or {}
   for i, client in ipairs(asked) do
@@ -45,8 +44,8 @@ local function learn(clients, found)
   found.work = found.work + CLIENT * #clients
 end
 
--- Reads a part of the queue. Returns the places with their clients, and which of them wait: for living clients, the
--- tickets that have not left.
+-- Reads a part of the queue. Returns the places with their clients, and which of them wait: the tickets of living
+-- clients that have not left.
 local function examine(from, size, found)
   local places, clients, unknown = read('LRANGE', queue, from, from + size - 1), {}, {}
   local client, prefix, find, lives = '', ':', string.find, found.lives -- client of the place before: many in a row have the same
@@ -56,7 +55,7 @@ local function examine(from, size, found)
       client = before(place, ':')
       prefix = client .. ':'
       if not lives[client] then
-        -- Once for each client: all of its places have one format.
+        -- Once per client: all of its places have one format.
         --#paste known_place
         lives[client] = 0
         unknown[#unknown + 1] = client

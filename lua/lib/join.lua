@@ -1,10 +1,11 @@
 --#include hear
 --#include before
 --#include lease
--- Queueing. Uses: queue, deadlines, settings, client, ticket, terms, frozen, echo, current (the token of the holder), max_waiters.
+-- Queueing. Uses: queue, deadlines, settings, client, ticket, terms, frozen, echo, current (the token of the holder),
+-- max_waiters.
 
--- Takes a place in the queue, unless it has one. Returns whether its client had not been given up as dead, and how many
--- places there are, if it is a new one.
+-- Takes a place in the queue, unless the ticket has one. Returns whether its client still counted as alive, and how
+-- many places there are if this one is new.
 local function join()
   local scores = read('ZMSCORE', deadlines, client, ticket)
   local places
@@ -12,31 +13,32 @@ local function join()
     --#paste own_place
     places = read('RPUSHX', queue, place)
     if places == 0 then
-      -- If there are tickets, their list was deleted by hand. They end before the new one begins, since nothing else ends a
-      -- ticket that has no place. (R13: a list that was absent keeps a script from running in a slot that moves.)
+      -- If tickets exist, someone deleted their list by hand. Drop them before the new list begins, since nothing else
+      -- ends a ticket without a place. (R13: if the list is absent, no script runs in a slot that moves.)
       call('UNLINK', deadlines)
       scores, places = {}, call('RPUSH', queue, place)
     end
   end
   local known = hear(client, scores[1], places == 1, 'inf', ticket)
-  -- Also for a known client: waits shorter than its poll interval may keep a queue from ever being empty, and then no
+  -- For a known client too: waits shorter than its poll interval may keep a queue from ever emptying, and then no
   -- client polls (P10).
   keep_queue(scores[1])
   return known, places
 end
 
--- The answer after `join`. `floor`: no later grant has a token up to it (R7). `held_by`: a space and the grant of another holder, or
--- nothing. `places`: how many there are, if this call added one; beyond `max_waiters` it is taken back.
+-- The answer after `join`. `floor`: every later grant has a greater token (R7). `held_by`: a space and the grant of
+-- another holder, or nothing. `places`: how many there are, if this call added one; beyond `max_waiters` it takes that
+-- place back.
 local function queued(floor, more, held_by, known, places)
   local max_waiters = tonumber(string.match(settings, '^%d+ (%d+)'))
   if places and places > max_waiters then
     --#include sweep
     local waiters, again
     waiters, places, again = sweep(places)
-    -- The list is bounded too: it may have places whose ticket has left, which are passed over later.
+    -- The list has a bound too: it may contain places whose ticket has left, which later calls pass over.
     if waiters >= max_waiters or places > 2 * max_waiters then
       call('RPOP', queue)
-      -- A client that waits for nothing else has no member, so that refused clients do not pile up.
+      -- A client that waits for nothing else goes too; otherwise refused clients would pile up.
       call('ZREM', deadlines, ticket, known and ticket or client)
       return 'full ' .. echo .. ' ' .. waiters .. ((again or more == '1') and ' 1' or ' 0')
     end

@@ -1,7 +1,6 @@
 -- Stores the token of a grant. Pasted in place. Uses: call, tokens, token, stored, now_us, settings.
--- A token is usually the time of its grant. The first grant in each 100 s sets its time to live anew, and the others,
--- whose first digits are the same, keep it, which is cheaper by a third. While tokens run ahead of the clock, every
--- grant sets it.
+-- A token is usually the time of its grant. The first grant in each 100 s sets the TTL again; the others, whose first
+-- digits are the same, keep it, which is a third cheaper. While tokens run ahead of the clock, every grant sets it.
 if token == now_us and stored and #stored == 16 and stored > string.sub(token, 1, 8) then
   call('SET', tokens, token, 'KEEPTTL')
 else

@@ -1,11 +1,10 @@
 -- The token of the next grant. Pasted in place, since a function costs as much as a small call. Uses: tokens, now_us,
 -- current (the token of the hold that ends, which counts even if the stored one expired under a long hold).
--- R10: the clock keeps tokens growing after the stored one was lost, and the stored one keeps them growing while the clock
--- stands still or has gone back.
--- A script that may write does this before its first write: a bad value in the key must not stop it half-way.
+-- R10: the clock keeps tokens growing after a loss of the stored one, and the stored one while the clock stops or goes
+-- back. A script that may write does this before its first write: a bad value in the key must not stop it half-way.
 local stored = redis.pcall('GET', tokens)
 local token, last = now_us, stored or '0'
--- Usually both are behind the clock, and no text is made a number.
+-- Usually both are earlier than the clock, and no text becomes a number.
 if stored and not (#stored == 16 and stored < now_us) or current and not (#current == 16 and current < now_us) then
   if last.err then
     local reply, key = last, tokens

@@ -1,23 +1,22 @@
 #!lua flags=allow-oom
--- force_unlock: ends the hold with one token, and notifies its client. Whoever there is room for then comes in.
+-- force_unlock: ends the hold with one token, notifies its client, and lets in waiters as far as there is room.
 --
 -- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
--- KEYS[4] tokens     string   the last token given
--- KEYS[5] limit      string   the limit that is set for all clients, if there is one
--- KEYS[6] boot       string   when it was started, see boot.lua; only with strict_restart
+-- KEYS[4] tokens     string   the last token
+-- KEYS[5] limit      string   the limit for all clients, if one is set
+-- KEYS[6] boot       string   the record of boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
--- ARGV[2] not_after  server us after which the request is refused, as for a lock (R2)
+-- ARGV[2] not_after  server us after which the request is refused (R2)
 -- ARGV[3] caller     the client that sends the request
 -- ARGV[4] expected   the token
--- ARGV[5] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[5] settings   waiter_ttl (ms that a silent client stays alive), max_waiters, token_ttl (ms), channel prefix
 --
--- Returns one text: status, request, server time (s and us), and
+-- Returns one text: status, request, server time (s and us), and (more is 1 if another call may serve more: poll)
 --   freed, token, more
 --   free, more           no hold has this token
 --   late                 not_after has passed
--- `more` is 1 when another call may serve more of the queue: poll.
 --
 -- A second run finds no hold with this token: free.
 local lock, queue, deadlines, tokens, limit, boot = unpack(KEYS)
@@ -40,12 +39,12 @@ for i = 1, #fields, 2 do
     uncount(room, fields[i], tonumber(weight))
   end
 end
--- As for a release that is sent again.
+-- Redis may have refused an earlier copy before it counted the end.
 if not ended and room.exists then take_out_ended(room) end
--- Before anything is published or written: it refuses what it cannot read.
+-- Before the script publishes or writes anything: `look` refuses malformed data.
 local found = look(places, nil, room)
 if ended then
-  -- P8, as for a lock.
+  -- P8: see lua/force_unlock.lua.
   redis.pcall('PUBLISH', channel .. string.match(ended, '^[^:]*'), 'revoked ' .. expected .. ' ' .. ended .. ' ' .. lock)
 end
 local more = serve(found, room)

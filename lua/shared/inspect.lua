@@ -4,15 +4,15 @@
 -- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
--- KEYS[4] limit      string   the limit that is set for all clients, if there is one
--- KEYS[5] boot       string   when it was started, see boot.lua; only with strict_restart
+-- KEYS[4] limit      string   the limit for all clients, if one is set
+-- KEYS[5] boot       string   the record of boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
--- ARGV[2] most       holders to name, and waiters
+-- ARGV[2] most       how many holders and waiters to name
 --
--- Returns a list: shared, request, server time (s and us), weight that is held, limit that is set or -1, holders, living waiters,
--- freeze left ms or -1, how many holders are named, for each of these: owner, holds, token, lease left ms, weight, limit of its
--- client, label; then for each waiter that is named: ticket, ms until its client is dead, weight, limit, label. Named are the first
--- ones. A second run returns the same, later.
+-- Returns a list: shared, request, server time (s and us), weight held, limit for all clients or -1, holders, living
+-- waiters, freeze left ms or -1, how many holders it names, for each of these: owner, holds, token, lease left ms,
+-- weight, limit of its client, label; then for each named waiter: ticket, ms until its client is dead, weight, limit,
+-- label. It names the first ones. A second run returns the same, later.
 local lock, queue, deadlines, limit, boot = unpack(KEYS)
 local request, most = unpack(ARGV)
 local owner = ''
@@ -40,7 +40,7 @@ for i = 1, math.min(most, #holders) do
   for j = 2, 8 do reply[#reply + 1] = holders[i][j] end
 end
 
--- As many places as a call of another script reads. Those behind them count as living if they have a ticket.
+-- As many places as one call of another script reads. Later ones count as living if they have a ticket.
 local places = read('LRANGE', queue, 0, 255)
 local tickets, clients = {}, {}
 for i, place in ipairs(places) do

@@ -1,38 +1,36 @@
 #!lua flags=allow-oom
--- release: sets what an owner has to fewer holds, or to a smaller weight. 0 holds end it. Whoever there is room for then comes in.
+-- release: reduces an owner's holds, or its weight. 0 holds end it. Then lets in waiters as far as there is room.
 --
 -- KEYS[1] lock       hash     owner -> a record, and !used: see lib/fields.lua
 -- KEYS[2] queue      list     places, oldest first
 -- KEYS[3] deadlines  zset     client -> server ms at which it is dead; ticket -> inf
--- KEYS[4] tokens     string   the last token given
+-- KEYS[4] tokens     string   the last token
 -- KEYS[5] tombstone  string   the seq up to which this owner has left (R3)
--- KEYS[6] limit      string   the limit that is set for all clients, if there is one
--- KEYS[7] boot       string   when it was started, see boot.lua; only with strict_restart
+-- KEYS[6] limit      string   the limit for all clients, if one is set
+-- KEYS[7] boot       string   the record of boot.lua; only with strict_restart
 -- ARGV[1] request    growing number, echoed in the reply
 -- ARGV[2] owner      <client>:<n>
 -- ARGV[3] seq        of this release; a retry repeats it (R1)
--- ARGV[4] settings   waiter_ttl (ms that a client lives without being heard), max_waiters, token_ttl (ms), channel prefix
--- ARGV[5] special    only where holds remain: n:token:weight, the token of the hold, and the weight that remains, which is never more
---                    than it was; or where a copy of the acquire may be under way: until when it can be served (server ms), a
---                    space, and the place of the attempt that began the hold; or of a handle: 0:token:until, only under this
---                    token, and until when a copy of the detach can be served
+-- ARGV[4] settings   waiter_ttl (ms that a silent client stays alive), max_waiters, token_ttl (ms), channel prefix
+-- ARGV[5] special    only if holds remain: n:token:weight, its token, and the remaining weight, no more than now;
+--                    or if a copy of the acquire may be under way, or for a handle: see lua/release.lua
 --
--- Returns one text: status, request, server time (s and us; 0 0 where it did not look at the clock), and (more is 1 if another call may serve more of the queue: poll)
---   freed, token, more   the owner held it; token is that of its hold
+-- Returns one text: status, request, server time (s and us; 0 0 if not read), and (more is 1 if another call may serve
+-- more: poll)
+--   freed, token, more   the owner held it under this token
 --   held, holds, more    that many remain
 --   lost                 holds > 0, but the owner does not hold under that token
---   gone, more           the owner holds nothing from before this release; of a handle also: its lease is over
---   stale                a later request of the owner was served
+--   gone, more           the owner holds nothing from before this release; of a handle also: its lease has ended
+--   stale                the script has served a later request of the owner
 --
--- Keeps: holds and weight are set, never counted down, so a second run changes nothing: the same answer for holds > 0, gone for
--- 0. A later attempt of the owner is not touched (R4).
+-- Keeps: it sets holds and weight and never counts down (R4), so a second run changes nothing: see lua/release.lua.
 local lock, queue, deadlines, tokens, tombstone, limit, boot = unpack(KEYS)
 local request, owner, seq, settings, special = unpack(ARGV)
 local caller = owner
 
 --#include fields
 
--- The usual case in a straight line, as for a lock: the queue is empty. Whatever is not as usual is left to what follows.
+-- The usual case in a straight line, see lua/release.lua: the queue is empty. The code below handles everything else.
 local queued = special and {} or redis.pcall('LRANGE', queue, '0', '1')
 if not special and not queued[1] and not queued.err then
   local found = redis.pcall('HMGET', lock, owner, '!used')
@@ -55,7 +53,8 @@ end
 --#paste freeze
 --#include place
 
--- The next usual case: the first in line comes in, and is the only one, or fills what there is for all with its limit.
+-- The next usual case: the first in line comes in, and is the only one, or leaves no room for any waiter with its
+-- limit.
 local place, second = queued[1], queued[2]
 if place and not frozen then
   local next_owner, client, next_seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
@@ -68,7 +67,7 @@ if place and not frozen then
     --#paste usual_limit
     if own_weight ~= weight then used = string.format('%d', used - own_weight + weight) end
     local rest = (set or its_limit) - used
-    -- If the second place is of the same owner, the one behind it counts, and may have another limit.
+    -- If the second place has the same owner, the place after it counts, and may have another limit.
     local other_limit = not set and second and not string.find(second, next_owner .. ':', 1, true)
       and string.match(second, '^[^/]*/%d+,(%d+),')
     local is_last = not second or rest == 0 and (set or other_limit == its_limit)
@@ -78,7 +77,7 @@ if place and not frozen then
     then
       --#paste token
       local ticket = next_owner .. ':' .. next_seq
-      -- Taken out first: a ticket that is still there has not left.
+      -- The ticket first: if it is still there, it has not left.
       if call('ZREM', deadlines, ticket) == 1 then
         --#paste grant_lease
         local ends = string.format('%d', now + lease)
@@ -117,10 +116,10 @@ if count and count ~= '0' then
   return 'held ' .. echo .. ' ' .. count .. ' ' .. serve(look(places, nil, room), room)
 end
 
--- R4: a late copy of this release must not end a later hold. The token is not compared, but for a handle, which comes from outside.
+-- R4: a late copy of this release must not end a later hold. Only a handle's token must match: it comes from outside.
 local ours = holds and last <= this and not (count and its_token ~= token_of_hold)
 if ours then uncount(room, owner, tonumber(weight)) end
--- An earlier copy may have been refused after it had taken the owner out, and before it had counted that.
+-- Redis may have refused an earlier copy after it took the owner out, and before it counted that.
 if not holds and room.exists then take_out_ended(room) end
 if special then
   --#include leaving
@@ -128,6 +127,6 @@ if special then
   places = leave(this, tonumber(copies_until or rest), own or '', places)
 end
 local more = serve(look(places, nil, room), room)
--- A guard's hold also after its end: no waiter came in for it. A handle is lost then, as for its other requests.
+-- A guard's hold counts as freed even after its end: no waiter came in for it. A handle is lost then.
 ours = ours and (is_held or not count)
 return (ours and 'freed ' or 'gone ') .. echo .. (ours and ' ' .. its_token or '') .. ' ' .. more

@@ -1,4 +1,4 @@
-//! How long to wait before a request is sent again.
+//! How long to wait before sending a request again.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::error::{RefusalKind, RequestError};
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(2);
-/// While a slot moves: it may rest for a moment only between two moves.
+/// While a slot moves: between two moves it may stay in one place only for a moment.
 const LONGEST_FOR_A_SLOT: Duration = Duration::from_millis(200);
 
-/// Pauses that double from 20 ms to 2 s. Each has jitter, so that a thousand clients do not come back in step.
+/// Pauses that double from 20 ms to 2 s, with jitter so that a thousand clients do not come back in step.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     next: Duration,
@@ -18,7 +18,7 @@ pub struct Backoff {
 }
 
 impl Hash for Backoff {
-    /// Without the jitter, which would make every state a new one.
+    /// Skips the jitter, which would make every state a new one.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.next.hash(state);
     }
@@ -30,14 +30,14 @@ impl Backoff {
         Self { next: SHORTEST, random: seed }
     }
 
-    /// The length of the next pause: half to one and a half of the nominal one.
+    /// The length of the next pause: 0.5 to 1.5 times the nominal one.
     pub fn pause(&mut self) -> Duration {
         let pause = self.next.mul_f64(0.5 + self.jitter());
         self.next = (2 * self.next).min(LONGEST);
         pause.min(LONGEST)
     }
 
-    /// The pause before a request that was not served is sent again.
+    /// The pause before the client repeats a request that the server did not serve.
     pub fn pause_after(&mut self, error: &RequestError) -> Duration {
         match error {
             RequestError::Refused(refusal) if refusal.kind == RefusalKind::SlotForNow => {
@@ -45,7 +45,7 @@ impl Backoff {
                 self.next = self.next.min(LONGEST_FOR_A_SLOT);
                 pause
             }
-            // It waits at the closed gate, and must not sit out a pause while that opens for the others.
+            // The request waits at the closed gate. It must not still pause when the gate opens for the others.
             RequestError::Refused(refusal) if refusal.kind == RefusalKind::ServerForNow => SHORTEST,
             _ => self.pause(),
         }
@@ -98,7 +98,7 @@ mod tests {
         assert!(backoff.pause() <= LONGEST_FOR_A_SLOT * 3 / 2);
     }
 
-    /// A thousand clients that lost one server come back over the whole range, and none twice at the same times.
+    /// A thousand clients that lost one server come back over the whole range, and none twice after the same pause.
     #[test]
     fn pauses_are_spread_evenly_from_half_to_one_and_a_half() {
         let (mut counts, tenth) = ([0; 10], SHORTEST / 10);

@@ -1,11 +1,11 @@
-//! What lets a search compare states: times relative to now, numbers by their order (`verify/explore/src/canonical.rs`).
+//! Lets a search compare states: times relative to now, numbers by their order (`verify/explore/src/canonical.rs`).
 //!
-//! States derive `Hash`. Each kind of number has a newtype whose `Hash` writes it by a method of [`Hasher`] that nothing else
-//! uses here, so that the search can tell them apart; any other hasher takes them as plain numbers.
+//! States derive `Hash`. Each kind of number has a newtype whose `Hash` writes it by a method of [`Hasher`] that
+//! nothing else uses here, so that the search can distinguish the kinds. Any other hasher takes them as plain numbers.
 
 use std::hash::{Hash, Hasher};
 
-/// A number that grows with each use: what counts is which of two is greater.
+/// A number that grows with each use. Only the order of two numbers counts.
 macro_rules! growing {
     ($(#[$doc:meta])* $name:ident, $write:ident) => {
         $(#[$doc])*
@@ -21,17 +21,17 @@ macro_rules! growing {
 }
 
 growing! {
-    /// Orders what one client asks for: greater than every seq before it (R1).
+    /// Orders the requests of one client: greater than every seq before it (R1).
     Seq, write_i128
 }
 
 growing! {
-    /// The number of a request, which is never used again.
+    /// The number of a request. It never comes again.
     RequestNumber, write_u128
 }
 
 growing! {
-    /// A server's time from one connection, or one gain of slots, to the next.
+    /// The period of a server from one connection, or one gain of slots, to the next.
     Epoch, write_i32
 }
 
@@ -41,7 +41,7 @@ impl Epoch {
     }
 }
 
-/// Writes an instant. Only instants are written as `i64`.
+/// Writes an instant. Nothing else writes an `i64`.
 pub(crate) fn write_instant<H: Hasher>(state: &mut H, micros: u64) {
     state.write_i64(micros.cast_signed());
 }

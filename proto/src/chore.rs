@@ -1,5 +1,6 @@
-//! Requests that no stage waits for: leaving, passing a free lock on, looking at names that were released a moment ago, and what
-//! callers ask once. Each is repeated until it is answered, or until what it is about has ended by itself.
+//! Requests that no stage waits for: leaves, passing a free lock on, looks at names that the client released a moment
+//! ago, and questions of callers. Leaves and looks repeat until they are answered, or until their subject has ended
+//! anyway.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +19,10 @@ use crate::slab::{Id, Slab};
 use crate::time::{Instant, ServerTime};
 use crate::timers::Standing;
 
-/// The pause of a leave that is refused until a person helps.
+/// The pause of a leave that the server refuses until a person helps.
 pub const AFTER_A_REFUSAL: Duration = Duration::from_secs(1);
-/// How many of these are tried at a time, with their pauses: many of them would be as many requests a second otherwise.
+/// How many of these the client tries at a time, including their pauses. Otherwise each of them would be a request a
+/// second.
 const TRIED_AT_ONCE: usize = 64;
 
 #[derive(Debug, Clone, Hash)]
@@ -28,7 +30,8 @@ pub struct Chore {
     pub keys: Arc<Keys>,
     pub slot: u16,
     pub task: Task,
-    /// When it is over, whatever is answered. `None`: after one answer, or when its caller's limit has passed.
+    /// When the chore ends, whatever the server answers. `None` if it ends with one answer, or with the limit of its
+    /// caller.
     pub until: Option<Instant>,
     pub asked: Asked,
     pub standing: Standing,
@@ -36,54 +39,55 @@ pub struct Chore {
 
 #[derive(Debug, Clone, Hash)]
 pub enum Task {
-    /// The server is to forget an attempt or a lost hold (R9), until all that it could leave behind is over.
+    /// Makes the server forget an attempt or a lost hold (R9), until everything that could be left there has ended.
     Leave(Leaving, Turn),
-    /// The lock is free, and a live ticket may wait behind the places that one run of a script reads. An error ends this: clients
-    /// that wait go on with polls of their own, and without them the queue expires (P10).
+    /// The lock is free, and a live ticket may come after the places that one run of a script reads. An error ends
+    /// this chore: waiting clients go on with polls of their own, and without them the queue expires (P10).
     PassOn,
-    /// The name was released just before its server was replaced (R15), until a hold that is back there has ended.
+    /// The client released the name just before its server was replaced (R15). Lasts until a hold that is back there
+    /// has ended.
     LookAtReleased,
-    /// A handle that its caller did not wait for is given back.
+    /// Gives back a handle that its caller did not wait for.
     GiveBack(Handle),
-    /// Its caller waits, and has the limit.
+    /// A question. Its caller waits, and has the limit.
     Errand(Box<Errand>),
 }
 
-/// What is to be forgotten.
+/// The things that the server should forget.
 #[derive(Debug, Clone, Hash)]
 pub struct Leaving {
     pub owner: Arc<str>,
-    /// All that the owner has from requests up to this one ends.
+    /// Everything that the owner has from requests up to this one ends.
     pub seq: Seq,
-    /// The place in the queue that goes. Empty: it was served.
+    /// The place to remove from the queue. Empty if the server has served it.
     pub place: String,
-    /// The latest time at which a copy of its acquire may be served (R3).
+    /// The latest time at which the server may serve a copy of the acquire (R3).
     pub copies_until: ServerTime,
-    /// The longest that the server can keep what it got.
+    /// The longest time for which the server can keep anything that the attempt got.
     pub lease: Duration,
 }
 
-/// Where a leave stands among those that are refused until a person helps.
+/// The state of a leave among the leaves that the server refuses until a person helps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Turn {
-    /// It was not refused.
+    /// The server has not refused it.
     None,
-    /// Its first pause.
+    /// It is in its first pause.
     NotYet,
     Waits(RequestNumber),
-    /// It is tried, or pauses.
+    /// It is under way, or pauses.
     Taken,
 }
 
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Chores {
     pub chores: Slab<Chore>,
-    /// How many of them are leaves, of owners or handles.
+    /// The number of leaves among them, of owners or handles.
     pub leaves: usize,
     pub refused: Refused,
 }
 
-/// The leaves that are refused until a person helps.
+/// The leaves that the server refuses until a person helps.
 #[derive(Debug, Clone, Default, Hash)]
 pub struct Refused {
     /// The key of each lock with a refused leave.
@@ -95,7 +99,8 @@ pub struct Refused {
 #[derive(Debug, Clone, Copy, Default, Hash)]
 struct RefusedName {
     leaves: usize,
-    /// When the server last heard of this client that it waits for the name, which keeps all its places there.
+    /// When the server last received a poll or a new place for the name from this client, which keeps all its places
+    /// alive.
     heard: Option<Instant>,
 }
 
@@ -118,7 +123,7 @@ impl Refused {
         self.names.get(lock)?.heard
     }
 
-    /// It goes to the end of the line.
+    /// Puts the leave at the end of the line.
     pub fn wait(&mut self, number: RequestNumber, id: Id) -> Turn {
         self.line.push(number, id);
         Turn::Waits(number)
@@ -142,7 +147,7 @@ impl Refused {
         }
     }
 
-    /// Takes the next one out of the line, if it may be tried.
+    /// Takes the next leave out of the line, if the client may try one more.
     pub fn take_next(&mut self) -> Option<Id> {
         if self.tried == TRIED_AT_ONCE || self.line.is_empty() {
             return None;
@@ -153,7 +158,7 @@ impl Refused {
 }
 
 impl Chores {
-    /// Those that wait for an answer.
+    /// The calls that wait for an answer.
     pub fn callers(&self) -> Vec<CallId> {
         let call = |chore: &Chore| if let Task::Errand(errand) = &chore.task { Some(errand.call) } else { None };
         self.chores.iter().filter_map(call).collect()
@@ -171,7 +176,8 @@ impl Chore {
 }
 
 impl Task {
-    /// Whether it is repeated after this error. A leave after any: a right that is missing may come back (P5).
+    /// Whether the task repeats after this error. A leave does after any, because a right that is missing may come
+    /// back (P5).
     pub fn outlasts(&self, error: &RequestError) -> bool {
         match (self, error) {
             (Self::PassOn, _) | (_, RequestError::RuntimeGone) => false,
@@ -197,7 +203,7 @@ mod tests {
         assert!(refused.is_empty());
     }
 
-    /// P5: only a leave goes on after each error, because a right that is missing may come back.
+    /// P5: only a leave goes on after every error, because a right that is missing may come back.
     #[test]
     fn what_is_not_worth_another_try_ends_at_an_error() {
         let refused = |kind| RequestError::Refused(Refusal { kind, cause: Fault::NoAnswerYet.into() });

@@ -31,7 +31,7 @@ pub enum ScriptName {
 }
 
 impl ScriptName {
-    /// Each of them, in their order.
+    /// All scripts, in order.
     pub const ALL: [Self; 19] = [
         Self::Acquire,
         Self::Boot,
@@ -54,7 +54,7 @@ impl ScriptName {
         Self::SharedSetLimit,
     ];
 
-    /// Its file in `lua/`, without the ending.
+    /// The script's file in `lua/`, without the extension.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acquire => "acquire",
@@ -79,22 +79,22 @@ impl ScriptName {
         }
     }
 
-    /// It is for names that several may hold at a time.
+    /// Whether the script is for names that several owners may hold at a time.
     pub fn is_shared(self) -> bool {
         self.name().starts_with("shared/")
     }
 }
 
-/// KEYS of a script, in the order of its header. A key that is not needed is left out: a call pays for each of them, and a
-/// user who may use the prefix only may not use an empty key.
+/// KEYS of a script, in the order of its header. Unneeded keys are absent: each key costs time, and an ACL that allows
+/// only the prefix forbids the empty key.
 pub type SentKeys<'a, const N: usize> = [Option<Cow<'a, str>>; N];
 
 /// The most KEYS of a script.
 pub const MOST_KEYS: usize = 7;
-/// The most arguments of a script, without the number of the request.
+/// The most arguments of a script, without the request's number.
 const MOST_ARGS: usize = 9;
 
-/// One run of a script. It has room for the longest one, so that nothing is allocated for it.
+/// One run of a script. It has room for the longest one, so it allocates nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Command<'a> {
     pub script: ScriptName,
@@ -103,8 +103,8 @@ pub struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// The first key is the lock's own one. `args`: without the first one, which is the number of the request.
-    // Inlined: else the arrays are copied once more for each call.
+    /// The first key is the lock key. `args` does not have the first argument, the request's number.
+    // Inlined, because the arrays would otherwise be copied once more for each call.
     #[inline]
     pub fn new<const KEYS: usize, const ARGS: usize>(
         script: ScriptName,
@@ -115,7 +115,7 @@ impl<'a> Command<'a> {
         Self { script, keys: filled(keys), args: filled(args) }
     }
 
-    /// The same of a request with two scripts.
+    /// The same for a request that has one script for locks and one for shared names.
     #[inline]
     pub fn of<const KEYS: usize, const ARGS: usize>(
         kind: Kind,
@@ -131,18 +131,18 @@ impl<'a> Command<'a> {
         self.keys.iter().map_while(|key| key.as_deref())
     }
 
-    /// ARGV without the first one, which is the number of the request.
+    /// ARGV without the first value, the request's number.
     pub fn args(&self) -> impl Iterator<Item = &Arg<'a>> {
         self.args.iter().map_while(Option::as_ref)
     }
 }
 
-/// Those that there are, from the first place on.
+/// Moves the present items to the front.
 #[inline]
 fn filled<T, const N: usize, const M: usize>(items: [Option<T>; N]) -> [Option<T>; M] {
     let (mut filled, mut count) = ([const { None }; M], 0);
     for item in items {
-        // Never behind the end: see `new`.
+        // Never past the end: see `new`.
         if item.is_some() && count < M {
             filled[count] = item;
             count += 1;
@@ -151,27 +151,26 @@ fn filled<T, const N: usize, const M: usize>(items: [Option<T>; N]) -> [Option<T
     filled
 }
 
-/// A value of ARGV, or several that end it. Redis gets all of them as texts.
+/// One value of ARGV, or several at its end. Redis gets each as text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Arg<'a> {
     Text(Cow<'a, str>),
-    /// One value for each.
+    /// One value for each text.
     Texts(&'a [String]),
-    /// A text that ends with what the clients' channels begin with. The node that runs the script may add
-    /// its own name.
+    /// A text that ends with the prefix of the clients' channels. The node that runs the script may add its own name.
     Channel(&'a str),
     Int(i64),
-    /// Tokens are compared as texts, so no digit may be lost.
+    /// Scripts compare tokens as texts, so no digit may get lost.
     Natural(u64),
 }
 
 /// The id of a node of a cluster, and a colon.
 const LONGEST_TAG: usize = 41;
-/// As many characters as the longest number has, with its sign.
+/// The characters of the longest number, with its sign.
 const LONGEST_NUMBER: usize = 20;
 
 impl Arg<'_> {
-    /// How many values it is.
+    /// How many values of ARGV it is.
     pub fn count(&self) -> usize {
         if let Self::Texts(texts) = self { texts.len() } else { 1 }
     }
@@ -189,13 +188,13 @@ impl Arg<'_> {
     }
 }
 
-/// A value of KEYS under its name in the script's header. The name is not sent: tests/house.rs reads
-/// it in the source, and compares names and order with the header.
+/// A value of KEYS under its name in the script's header. The name is for tests/house.rs, which reads it in the source
+/// and compares names and order with the header.
 pub fn key<'a>(_name: &'static str, key: impl Into<Cow<'a, str>>) -> Option<Cow<'a, str>> {
     Some(key.into())
 }
 
-/// A value of ARGV under its name in the script's header, which is checked in the same way.
+/// A value of ARGV under its name in the script's header, which tests/house.rs checks in the same way.
 pub fn arg<'a>(_name: &'static str, value: impl Into<Arg<'a>>) -> Option<Arg<'a>> {
     Some(value.into())
 }

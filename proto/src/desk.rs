@@ -1,4 +1,5 @@
-//! What all parts of the machine share while they handle an event: the time, the numbers, the servers, and the way out.
+//! Everything that the parts of the machine share while they handle an event: the time, the numbers, the servers, and
+//! the effects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +23,26 @@ use crate::timers::{Standing, Timer, Timers, Wish};
 /// How long a caller may leave a grant unclaimed.
 pub const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A timer that is handled this much too late shows that the whole process stood still, and not a caller alone.
+/// A timer that comes this much too late shows that the whole process paused, and not a caller alone.
 pub const LATE: Duration = Duration::from_millis(50);
 
-/// What belongs to no single owner.
+/// Everything that belongs to no single owner.
 #[derive(Debug, Clone, Hash)]
 pub struct Common {
     pub settings: Settings,
     pub slots: Slots,
-    /// Each at the place of its number.
+    /// Each node at the index of its number.
     pub nodes: Vec<Node>,
-    /// Where requests wait whose slot no server is known to have.
+    /// Has the waiting requests for slots whose server is unknown.
     nobody: Node,
-    /// When the first of them has something to do.
+    /// When the first node has something to do.
     pub node_due: Option<Instant>,
     pub queues: Queues,
     pub chores: Chores,
     pub timers: Timers,
-    /// Nodes to which a request may have become free to go in this step.
+    /// Nodes that may have a request to send in this step.
     ready: Vec<NodeId>,
-    /// Of the pauses between tries, so that clients do not come back in step.
+    /// The seed of the pauses between tries, so that clients do not come back in step.
     seed: u64,
     last_seq: Seq,
     last_request: RequestNumber,
@@ -80,7 +81,7 @@ impl Common {
     #[cold]
     fn add_nodes(&mut self, last: NodeId) {
         let timeout = self.settings.operation_timeout;
-        // After an operation time-out the connection is looked at, and that has an answer within a second (decision 44).
+        // The client checks a connection after an operation time-out, with a result within a second (decision 44).
         let behind = BEHIND_AT_MOST + timeout + Duration::from_secs(1);
         let known = self.nodes.len();
         self.nodes.extend((0..=last.0).skip(known).map(|number| Node::new(NodeId(number), behind)));
@@ -91,9 +92,9 @@ impl Common {
         self.node(node)
     }
 
-    /// It may have something to send.
+    /// The node may have something to send.
     pub fn becomes_ready(&mut self, node: NodeId) {
-        // As a rule there is one, and in a cluster there are few.
+        // Usually there is one node, and a cluster has few.
         if !self.ready.contains(&node) {
             self.ready.push(node);
         }
@@ -113,10 +114,10 @@ impl Common {
     }
 }
 
-/// One event's view of that.
+/// One event's view of the shared state.
 pub struct Desk<'a> {
     pub now: Instant,
-    /// Whether the driver came when it was asked to. A process that stood still has not left its grants unclaimed.
+    /// Whether the driver came in time. If the process paused, its callers had no chance to claim their grants.
     pub punctuality: Punctuality,
     pub common: &'a mut Common,
     pub effects: &'a mut Vec<Effect>,
@@ -157,7 +158,7 @@ impl Desk<'_> {
         Asked::new(seq, self.backoff(seq))
     }
 
-    /// Pauses between tries: the same for the same seq, so that a run can be repeated.
+    /// Pauses between tries. The same seq gives the same pauses, so that a run can be repeated.
     fn backoff(&self, seq: Seq) -> Backoff {
         Backoff::new(self.common.seed ^ seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -166,25 +167,25 @@ impl Desk<'_> {
         self.common.slots.serving(slot)
     }
 
-    /// Server time up to which a request that is sent now may be served (R2).
+    /// The server time up to which the server may serve a request that goes out now (R2).
     pub fn not_after(&mut self, slot: u16) -> ServerTime {
         let (now, timeout) = (self.now, self.common.settings.operation_timeout);
         self.common.node_of(slot).clock.at(now) + timeout
     }
 
-    /// When nothing that was sent until now can have an effect any more.
+    /// When no request from before now can have an effect any more.
     pub fn forgotten_at(&self, lease: Duration) -> Instant {
         self.now + self.common.settings.longest_effect(lease)
     }
 
-    /// Keeps a timer and a place in line as they are wanted: what an asker wants to send goes when its turn comes.
+    /// Sets an asker's timer and place to its wish. The request goes out when its turn comes.
     pub fn keep(&mut self, standing: Standing, wish: Wish) -> Standing {
         let Standing { mut planned, place } = standing;
         self.common.timers.plan(wish.timer, &mut planned, wish.due);
         Standing { planned, place: self.keep_place(place, wish.asker, wish.slot, wish.wants) }
     }
 
-    /// The same for a place alone.
+    /// The same for the place alone.
     pub fn keep_place(
         &mut self,
         mut place: Option<Place>,
@@ -200,7 +201,7 @@ impl Desk<'_> {
         place
     }
 
-    /// Nothing is wanted any more.
+    /// Drops the timer and the place of an asker.
     pub fn forget(&mut self, standing: Standing, timer: Timer) {
         let Standing { mut planned, mut place } = standing;
         self.common.timers.plan(timer, &mut planned, None);
@@ -224,12 +225,12 @@ impl Desk<'_> {
         }
     }
 
-    /// Why a call about this name is not served, if no request has failed.
+    /// Why the server does not serve a call about this name, if no request has failed.
     pub fn why_no_answer(&mut self, slot: u16) -> Cause {
         self.common.node_of(slot).why_no_answer()
     }
 
-    /// The server grants nothing now, or is not reached.
+    /// Why the server grants nothing now: it is frozen, or not connected.
     pub fn why_unserved(&mut self, slot: u16) -> Option<Cause> {
         let now = self.now;
         let node = self.common.node_of(slot);
@@ -237,7 +238,7 @@ impl Desk<'_> {
         frozen.or_else(|| if let Link::Down(cause) = &node.link { Some(cause.clone()) } else { None })
     }
 
-    /// The server has answered that nothing of an owner is left at this name (R15).
+    /// The server has answered that it keeps nothing of an owner at this name (R15).
     pub fn given_back(&mut self, keys: &Arc<Keys>, slot: u16, sent: Instant) {
         self.common.node_of(slot).released.note(keys, sent);
     }

@@ -1,4 +1,4 @@
-//! What comes out of the machine.
+//! The output of the machine.
 
 use std::sync::Arc;
 
@@ -13,74 +13,74 @@ use crate::request::Request;
 use crate::requests::poll::PolledHolder;
 use crate::time::Instant;
 
-/// To be done by the driver, in their order.
+/// An action for the driver, which carries them out in order.
 #[derive(Debug, Clone)]
 pub enum Effect {
-    /// Now, and by this connection alone: the machine keeps the limits and the order.
+    /// Send the request now, and only on this connection: the machine keeps the limits and the order.
     Send(RequestId, Connection, Request),
-    /// Replaces what the caller has not read yet.
+    /// Give the call its outcome. It replaces an outcome that the caller has not read.
     Tell(CallId, Outcome),
-    /// A guard may rely on its hold until then.
+    /// A guard may rely on its hold until this instant.
     Valid(CallId, Instant),
     /// The hold of a guard is lost.
     Lost(CallId, Loss),
-    /// For the watchers of a hold, once.
+    /// Notify the watchers of a hold, once.
     Ended(HoldId, Ended),
-    /// A request waits for a connection to it: it is to be made, if none is being made.
+    /// A request waits for this node. Connect, unless the driver is connecting already.
     Wanted(NodeId),
     /// An answer did not come in time: the connection may be half-open.
     Suspect(Connection),
     Note(Note),
-    /// The client is closed. So many holds and leaves have had no answer.
+    /// The client is closed. `unfinished` releases and leaves are unanswered.
     Closed {
         unfinished: usize,
     },
 }
 
-/// A hold of this client. It is the seq of the attempt that got it.
+/// A hold of this client, named by the seq of the attempt that got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HoldId(pub Seq);
 
-/// How a call came to a lock.
+/// How a call got the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// It was free, or the owner's already.
+    /// The lock was free, or the owner had it already.
     AtOnce,
-    /// Out of the queue.
+    /// From the queue.
     HandedOver,
 }
 
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// To be claimed within 250 ms, or it is passed over.
+    /// The caller has to claim it within 250 ms, or the machine passes it over.
     Granted {
         token: u64,
         hold: HoldId,
         until: Instant,
         way: Way,
-        /// What it has of the name.
+        /// How much of the name it has.
         weight: u32,
     },
-    /// Not free, and the call does not wait. Who has it, where the answer says so.
+    /// The lock is not free, and the call does not wait. With the holder, if the answer names it.
     Busy(Option<Box<HeldBy>>),
     Failed(CallError),
-    /// Of a hold.
+    /// The outcome of an extend.
     Extended(Result<(), ChangeError>),
     Detached(DetachOutcome),
-    /// Of what was asked once.
+    /// The outcome of a question.
     Answered(Result<Finding, RequestError>),
-    /// It was granted the lock and did not claim that in time. The caller may call again.
+    /// The caller did not claim its grant in time. It may call again.
     PassedOver,
     Unlocked(Result<Unlocked, UnlockError>),
 }
 
-/// What a detach came to. Boxed, because it is rare: each caller has room for an outcome.
+/// The outcome of a detach. Boxed, because it is rare: each caller has room for an outcome.
 #[derive(Debug, Clone)]
 pub enum DetachOutcome {
     Done(Box<Handle>),
-    /// The guard has the hold as before.
+    /// The guard keeps the hold.
     Refused(ChangeError),
-    /// The handle has it, or it is free soon.
+    /// The handle has the hold, or the lock is free soon.
     Unanswered(Box<Handle>, Cause),
 }
 
@@ -89,16 +89,16 @@ pub enum DetachOutcome {
 pub enum Note {
     /// The server has given the call a place in the queue.
     IsQueued(CallId),
-    /// A poll was answered. `waiting`: calls of this client; `places`: those of all clients.
+    /// The server has answered a poll. `waiting`: calls of this client; `places`: calls of all clients.
     StillWaiting {
         keys: Arc<Keys>,
         waiting: usize,
         places: u64,
         holder: Option<PolledHolder>,
     },
-    /// A renewal had no answer. It is repeated until the lease ends.
+    /// A renewal went unanswered. The client repeats it until the lease ends.
     CannotRenew(Arc<Keys>, Cause),
-    /// A grant came too late to be trusted, and the question about it had no answer. Polls ask it again.
+    /// A grant came too late to trust, and the question about it went unanswered. Polls ask it again.
     CannotConfirm(Arc<Keys>, Cause),
     /// A task waits for a lock that it holds itself.
     WaitsForItself(Arc<Keys>),
@@ -106,7 +106,7 @@ pub enum Note {
     WaitsForAScope(Arc<Keys>),
     /// The lease ended because of `max_hold`.
     HeldForTooLong(Arc<Keys>),
-    /// A leave is refused until a person changes something.
+    /// The server refuses a leave until a person changes something.
     CannotLeave(Arc<Keys>, Refusal),
     /// The server refuses everything. One request at a time finds out whether it still does.
     Refuses(NodeId, Refusal),

@@ -1,4 +1,4 @@
-//! A question on its way: which request asks it, and what the answers mean.
+//! A question under way: the request that asks it, and the meaning of the answers.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Errand {
 /// How an errand goes on after an answer.
 pub enum Next {
     Over(Result<Finding, RequestError>),
-    /// The same for what has made room, of which others are to be told.
+    /// The errand has ended and made room, so the client passes the name on.
     PassOn(Finding),
     Again(RequestError),
 }
@@ -36,7 +36,7 @@ impl Errand {
     pub fn lane(&self) -> Lane {
         match self.question {
             Question::Extend { .. } | Question::Raise { .. } => Lane::Urgent,
-            // An operator does not wait behind thousands of calls.
+            // An operator does not wait for thousands of calls.
             Question::Release { .. } | Question::ForceUnlock { .. } | Question::SetLimit { .. } => Lane::Release,
             Question::Probe => Lane::Cleanup,
             Question::Inspect { .. } => Lane::Read,
@@ -62,7 +62,7 @@ impl Errand {
         }
     }
 
-    /// `earlier`: what was asked before.
+    /// `earlier` has the outcome of the copies before.
     pub fn answered(&self, earlier: &Asked, reply: Reply) -> Next {
         let Reply { server_micros, answer } = reply;
         match answer {
@@ -70,7 +70,7 @@ impl Errand {
                 let server_micros = server_micros.unwrap_or_default();
                 Next::Over(Ok(Finding::Inspected { inspected, server_micros }))
             }
-            // It did nothing, and the answer has corrected our estimate of the server's clock.
+            // The request did nothing, and this answer has corrected our estimate of the server's clock.
             Answer::Forced(ForceUnlocked::Late) | Answer::LimitSet(LimitSet::Late) => {
                 Next::Again(RequestError::NotSent(Fault::TooLate.into()))
             }
@@ -96,8 +96,8 @@ impl Errand {
         handle.is_undecided(server_micros.unwrap_or_default() / 1000)
     }
 
-    /// `Over`: by no other try, or by none that is right. A second run of a forced unlock could end the hold of the next owner
-    /// (decision 6).
+    /// Returns `Over` if another try cannot help, or would be wrong: a second run of a forced unlock could end the
+    /// hold of the next owner (decision 6).
     pub fn failed(&self, earlier: &Asked, error: RequestError) -> Next {
         let is_over = match self.question {
             Question::Extend { .. } | Question::Release { .. } => error.is_final(),
@@ -107,7 +107,7 @@ impl Errand {
     }
 }
 
-/// An earlier copy without an answer may have given it back.
+/// An earlier copy without an answer may have given back the hold.
 fn not_there(earlier: &Asked) -> Finding {
     if earlier.may_have_run() { Finding::Done } else { Finding::Nothing }
 }

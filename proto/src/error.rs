@@ -1,4 +1,4 @@
-//! Why a request has no answer, and how calls and holds fail.
+//! Why requests, calls and holds fail.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::held_by::HeldBy;
 use crate::time::Instant;
 
-/// An underlying error, for a person to read. The machine never looks into it.
+/// An underlying error, for people to read. The machine never looks into it.
 #[derive(Clone)]
 pub struct Cause(pub Arc<dyn Error + Send + Sync>);
 
@@ -20,7 +20,7 @@ impl Cause {
 }
 
 impl Hash for Cause {
-    /// All causes are alike: two states that differ by their texts alone behave alike.
+    /// All causes are alike: the machine behaves the same whatever their texts.
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for Cause {
     }
 }
 
-/// What the machine itself knows as a cause.
+/// The causes that the machine itself produces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
     #[error("not connected yet")]
@@ -41,9 +41,9 @@ pub enum Fault {
     NoAnswerYet,
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
-    #[error("strict_restart: the server grants nothing for {0:?} more, since it may have forgotten a lock")]
+    #[error("strict_restart: the server grants no lock for another {0:?}, because it may have forgotten one")]
     Frozen(Duration),
-    #[error("the reply is not one to this request")]
+    #[error("the reply does not fit the request")]
     OtherReply,
     #[error("the request came too late to be served")]
     TooLate,
@@ -68,15 +68,15 @@ pub struct Refusal {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalKind {
-    /// The whole server refuses for a reason that may pass, such as a failover. Nothing was run.
+    /// The whole server refuses for a reason that may pass, such as a failover. Nothing has run.
     ServerForNow,
-    /// The same for the keys of one slot, which are on the move.
+    /// The same for the keys of one slot that is moving.
     SlotForNow,
-    /// Until a person changes something. Nothing was run.
+    /// The server refuses until a person changes something. Nothing has run.
     Final,
     /// Part of a script has run.
     HalfWay,
-    /// The same, and a right was taken away.
+    /// The same, because the user lost a right.
     HalfWayForRights,
 }
 
@@ -94,15 +94,15 @@ impl Refusal {
     }
 }
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, Hash)]
 pub enum RequestError {
-    /// It was not sent, and never will be.
+    /// The client has not sent it, and never will.
     NotSent(Cause),
-    /// It was sent: it may have been served, or may be served yet.
+    /// The client sent it: the server may have served it, or may still serve it.
     Unanswered(Cause),
     Refused(Refusal),
-    /// Nothing can be sent any longer.
+    /// The client can send nothing any more.
     RuntimeGone,
 }
 
@@ -115,7 +115,7 @@ impl RequestError {
         }
     }
 
-    /// Whether the same request is not worth another try.
+    /// Whether another try of the same request is pointless.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(refusal) => refusal.needs_a_person(),
@@ -124,13 +124,14 @@ impl RequestError {
         }
     }
 
-    /// The error of a call whose earlier request, with that error, may have been served: the last one does not know.
+    /// The error of a call whose earlier request failed with `earlier`. If the server may have served that one, the
+    /// outcome is unknown.
     pub fn after(self, earlier: Option<&Self>) -> Self {
         let may_have_run = earlier.is_some_and(Self::may_have_run) && !self.may_have_run();
         if may_have_run { Self::Unanswered(self.into_cause()) } else { self }
     }
 
-    /// How it ends a call for a guard. `None`: the reason may pass, and the call asks again.
+    /// How it ends a call for a guard. `None` if the reason may pass, and the call asks again.
     pub fn of_call(&self) -> Option<CallError> {
         match self {
             Self::NotSent(_) | Self::Unanswered(_) => None,
@@ -148,15 +149,15 @@ impl RequestError {
     }
 }
 
-/// For a reply that is not one to its request: its outcome is unknown.
+/// The error for a reply that does not fit its request: the outcome is unknown.
 pub fn other_reply() -> RequestError {
     RequestError::Unanswered(Fault::OtherReply.into())
 }
 
-/// Why a call gives no guard. Nothing is held, and no place is kept.
+/// Why a call gives no guard. It leaves neither a hold nor a place.
 #[derive(Debug, Clone, Hash)]
 pub enum CallError {
-    /// Others held the lock or were first, by the last answer about it. Who had it, where the answer said so.
+    /// Others held the lock or were first, according to the last answer. With the holder, if the answer named it.
     Timeout(Option<Box<HeldBy>>),
     /// There was no answer in time.
     Unreachable(Cause),
@@ -168,25 +169,25 @@ pub enum CallError {
     TooHeavy {
         limit: u32,
     },
-    /// It wants more of the name than its owner holds, and would wait for that hold: a write inside of a read.
+    /// It wants more of the name than its owner holds, and would wait for that hold: a write inside a read.
     WouldDeadlock,
-    /// The hold that it would re-enter is lost.
+    /// The owner has lost the hold to re-enter.
     Lost,
     Closed,
     RuntimeGone,
 }
 
-/// Why a hold has no new lease, or no handle. The guard is as before, or its hold is lost.
+/// Why an extend or a detach failed. The guard keeps its hold, or the hold is lost.
 #[derive(Debug, Clone, Hash)]
 pub enum ChangeError {
-    /// So many guards share the hold: only the last one is detached.
+    /// This many guards share the hold: only the last one can be detached.
     Nested(u32),
     Lost(Loss),
     Request(RequestError),
 }
 
 impl ChangeError {
-    /// Of a call that would have entered the hold.
+    /// The error of a call that would have entered the hold.
     pub fn of_call(&self) -> CallError {
         match self {
             Self::Request(RequestError::RuntimeGone) => CallError::RuntimeGone,
@@ -195,32 +196,32 @@ impl ChangeError {
     }
 }
 
-/// How a hold was lost.
+/// How a hold got lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// Its lease ended before it could be renewed.
     Expired,
     /// The server does not know it.
     Gone,
-    /// It was unlocked by force.
+    /// A forced unlock ended it.
     Forced,
     /// The client was closed.
     Closed,
 }
 
-/// What an unlock came to.
+/// The outcome of an unlock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unlocked {
     Freed,
-    /// So many guards are left.
+    /// This many guards are left.
     StillHeld(u32),
 }
 
-/// Why it is not certain that the lock was held until its unlock.
+/// Why the lock may have been lost before the unlock.
 #[derive(Debug, Clone, Hash)]
 pub enum UnlockError {
     Lost(Loss),
-    /// The release goes on in the background; at `until` nothing of the hold is left.
+    /// The client goes on releasing in the background. At `until` nothing of the hold is left.
     Refused {
         refusal: Refusal,
         until: Instant,
@@ -240,7 +241,7 @@ pub enum UnlockError {
 pub enum Ended {
     Freed,
     Lost(Loss),
-    /// It was released in time, and the server's answer will never come.
+    /// The client released it in time, and the server's answer will never come.
     Unconfirmed,
     /// A handle has it.
     Detached,
@@ -279,7 +280,7 @@ mod tests {
         assert!(!RequestError::Unanswered(Fault::Closed.into()).is_final());
     }
 
-    /// An error of the last request alone would say that nothing was served.
+    /// The error of the last request alone would say that the server served nothing.
     #[test]
     fn an_earlier_copy_that_may_have_run_leaves_the_outcome_unknown() {
         let [not_sent, unanswered] =

@@ -1,4 +1,4 @@
-//! What goes into the machine.
+//! The input of the machine.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::request::Reply;
 use crate::slab::Id;
 use crate::time::{Instant, ServerTime};
 
-/// A call for a guard, then that guard, then its unlock. The driver takes the numbers from a slab of its own, and forgets one
-/// with the last outcome or with [`Event::Gone`].
+/// A call for a guard, then that guard, then its unlock. The driver takes the numbers from a slab of its own, and
+/// frees each with the last outcome or with [`Event::Gone`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub Id);
 
@@ -24,18 +24,18 @@ pub struct CallId(pub Id);
 pub struct NodeId(pub u16);
 
 impl NodeId {
-    /// A server that is never connected: of slots that none is known to have.
+    /// A placeholder for an unknown server. It never connects.
     pub const NOBODY: Self = Self(u16::MAX);
 }
 
-/// One connection to a server, which is never used again after it has ended.
+/// One connection to a server. Its number never comes again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection {
     pub node: NodeId,
     pub number: u32,
 }
 
-/// One request. Its number is never used again, so an answer that nobody waits for is known by it.
+/// One request. Its number never comes again, so the machine recognises an answer that it does not wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     pub node: NodeId,
@@ -45,45 +45,46 @@ pub struct RequestId {
 #[derive(Debug)]
 pub enum Event<'a> {
     Call(CallId, Want),
-    /// The task of a waiting call was polled for another reason than the wait: it has other work.
+    /// Something other than the wait woke the task of a waiting call: the task has other work.
     Disturbed(CallId),
-    /// The caller has read that it was granted the lock.
+    /// The caller has read its grant.
     Claimed(CallId),
     /// The guard ends, and its caller waits for the outcome.
     Unlock(CallId),
-    /// From now on the guard has so much of the name, if it had more. The call waits until the server knows that, with an
-    /// outcome like that of an unlock.
+    /// From now on the guard has at most this weight. The call waits until the server knows, and its outcome is like
+    /// an unlock's.
     Shrink {
         call: CallId,
         guard: CallId,
         weight: u32,
     },
-    /// A new lease for the hold of a guard, unless more is left of it.
+    /// Sets a new lease for a guard's hold, unless more is left.
     Extend {
         call: CallId,
         guard: CallId,
         lease: Duration,
     },
-    /// The hold of a guard is given to a handle, if it is the only one. With the call the guard ends too.
+    /// Gives a guard's hold to a handle, if it is the only guard. The guard ends with the call.
     Detach {
         call: CallId,
         guard: CallId,
         lease: Duration,
     },
-    /// Something about a name, once.
+    /// Asks something about a name, once.
     Ask(CallId, Arc<Keys>, Question),
     /// The caller has dropped its future or its guard.
     Gone(CallId),
-    /// A detach made this handle, and its caller has gone without reading of it: nobody else can give it back (P5).
+    /// A detach made this handle, and its caller has gone without reading it. No one else can give it back (P5).
     Unread(Box<Handle>),
-    /// Each request is answered once at most. A request without an answer needs no event: it has a time-out here.
+    /// Each request gets one answer at most. A request without an answer causes no event: the machine has a time-out
+    /// for it.
     Replied(RequestId, Result<Reply, RequestError>),
     Pushed(Connection, Push<'a>),
     Link(LinkEvent),
     /// [`Session::next_timer`](crate::session::Session::next_timer) is due.
     Time,
     Close,
-    /// The runtime of the client has ended: nothing can be sent, and no answer will come.
+    /// The runtime of the client has ended: the client can send nothing, and no answer will come.
     RuntimeGone,
 }
 
@@ -91,14 +92,14 @@ pub enum Event<'a> {
 pub enum LinkEvent {
     Up {
         connection: Connection,
-        /// The server's clock in microseconds since 1970, as it was asked for when the connection was made. Without it the first
-        /// request is refused as late.
+        /// The server's clock in microseconds since 1970, read when the client connected. Without it the server
+        /// refuses the first request as late.
         server_micros: Option<i64>,
         /// With `strict_restart`: until when the server grants nothing.
         frozen_until: ServerTime,
     },
     Down(Connection, Cause),
-    /// From now on these slots are the node's.
+    /// From now on the node serves these slots.
     Serves(NodeId, RangeInclusive<u16>),
 }
 
@@ -111,17 +112,17 @@ pub struct Want {
     pub scope: Scope,
     pub manner: Manner,
     pub lease: Lease,
-    /// How much of the name: 1 of a lock, the units of a reader or a writer, or permits.
+    /// How much of the name: 1 for a lock, the units of a reader or writer, or permits.
     pub weight: u32,
     /// The terms of its place in the queue.
     pub terms: Arc<str>,
     pub task: TaskId,
 }
 
-/// Who may re-enter what a call gets.
+/// Which calls may re-enter the hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// The owner is this call's alone.
+    /// None: the owner is this call's alone.
     Call,
     /// All calls with this owner.
     Owner,
@@ -133,12 +134,12 @@ pub enum Manner {
     Waits {
         limit: Option<Instant>,
     },
-    /// Not at all, and for the server until then.
+    /// The call does not wait for others, and for the server until `limit`.
     Tries {
         limit: Instant,
         proposed: Option<u64>,
     },
-    /// It takes what a handle holds, in the time until then.
+    /// The call takes over the hold of a handle, and has until `limit`.
     Attaches {
         limit: Instant,
         handle: Arc<Handle>,

@@ -1,7 +1,8 @@
-//! What a handle says: a hold that outlives its guard.
+//! A handle: a hold that outlives its guard.
 //!
-//! R16: what is detached belongs to an owner that is made for the handle and is no client's. So neither polls nor leaves of the
-//! client that had it touch it, and a late renewal finds nothing. An attach gives it to an owner of a client, under the same token.
+//! R16: a detached hold belongs to an owner of the handle's own, and to no client. So neither polls nor leaves of its
+//! former client touch it, and a late renewal finds nothing. An attach gives it to an owner of a client, under the
+//! same token.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use crate::keys::{Keys, Kind, LONGEST_NAME};
 use crate::requests::release::Release;
 use crate::time::ServerTime;
 
-/// The only seq of the owner of a handle: nothing but its release ends what it has.
+/// The only seq of the owner of a handle: only a release by handle ends its hold.
 pub const SEQ: u64 = 1;
 
-/// In ms of the server's clock: the year 5138.
+/// In ms of server time: the year 5138.
 const LATEST: i64 = 99_999_999_999_999;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +26,12 @@ pub struct Handle {
     pub owner: Arc<str>,
     pub token: u64,
     pub lease: Duration,
-    /// Until then a copy of the detach may still be served; 0: it was answered.
+    /// Until then the server may still serve a copy of the detach; 0 after an answer.
     pub copies_until: ServerTime,
 }
 
 impl Hash for Handle {
-    /// Without the owner, which no other handle has, and whose seq would make every state a new one.
+    /// Skips the owner, which no other handle has, and whose seq would make every state a new one.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { kind, name, owner: _, token, lease, copies_until } = self;
         (kind, name, token, lease, copies_until).hash(state);
@@ -38,8 +39,8 @@ impl Hash for Handle {
 }
 
 impl Handle {
-    /// Whether a handle can say this. A client's owner in it would take the hold away from a guard without a notice: by a forced
-    /// unlock it would be (R16).
+    /// Whether a detach can make this handle. With a client's owner in it, it would take the hold from a guard without
+    /// a notice, and even a forced unlock sends one (R16).
     pub fn is_well_formed(&self) -> bool {
         let number = self.owner.strip_suffix(":0").and_then(|owner| owner.rsplit_once('-')).map(|(_, number)| number);
         number.is_some_and(|number| number.parse::<u64>().is_ok())
@@ -48,12 +49,12 @@ impl Handle {
             && (0..=LATEST).contains(&self.copies_until.0)
     }
 
-    /// R16: the server found nothing at `server_ms`; whether it may still serve a copy of the detach after that.
+    /// R16: whether the server, which found nothing at `server_ms`, may still serve a copy of the detach.
     pub fn is_undecided(&self, server_ms: i64) -> bool {
         (1..=self.copies_until.0).contains(&server_ms)
     }
 
-    /// Gives back what it holds. A copy of the detach that is served later finds a tombstone (R16).
+    /// Gives back the hold. A copy of the detach that comes later finds a tombstone (R16).
     pub fn release(&self, keys: Arc<Keys>) -> Release {
         Release {
             keys,
@@ -85,7 +86,7 @@ mod tests {
         }
     }
 
-    /// R16: with the owner of a guard it would take the hold away from that.
+    /// R16: with the owner of a guard, it would take the hold from that guard.
     #[test]
     fn a_handle_has_an_owner_of_its_own_and_values_that_a_client_writes() {
         assert!(handle().is_well_formed());

@@ -1,4 +1,4 @@
-//! What an answer that is not "held" says of who has the lock, for a person to read.
+//! The holder of the lock, as an answer other than `held` names it for people to read.
 
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
@@ -17,12 +17,13 @@ pub struct HeldBy {
 }
 
 impl Hash for HeldBy {
-    /// Nothing is decided by it: two states that differ in it alone behave alike.
+    /// Skips everything, because the machine decides nothing by it.
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl HeldBy {
-    /// Reads the field `!grant` at the end of an answer. `None`: it is not there, or a client of another version has written it.
+    /// Reads the field `!grant` at the end of an answer. `None` if it is absent, or if a client of another version
+    /// wrote it.
     pub fn decode(lease_left: Option<Duration>, fields: &mut Fields<'_>) -> Option<Box<Self>> {
         if fields.is_empty() { None } else { Self::of_grant(lease_left, fields).ok().map(Box::new) }
     }

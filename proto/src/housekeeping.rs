@@ -1,4 +1,4 @@
-//! Does the chores: begins them, sends them, and reads their answers.
+//! Begins the chores, sends their requests, and reads the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Desk<'_> {
         id
     }
 
-    /// Makes the request, which may be sent now. `None`: it is not wanted any more.
+    /// Makes the request whose turn has come, unless the chore has ended.
     pub fn ask_for_chore(&mut self, id: Id, number: RequestNumber) -> Option<Request> {
         let slot = self.common.chores.chores.get(id)?.slot;
         let not_after = self.not_after(slot);
@@ -76,7 +76,7 @@ impl Desk<'_> {
         })
     }
 
-    /// Returns the name and what this client may hold there, if that was asked.
+    /// Returns the name and the holds that this client may have there, if the chore asked about them.
     pub fn chore_replied(&mut self, id: Id, answered: Answered) -> Option<(Arc<Keys>, Vec<PolledHolder>)> {
         let chore = self.common.chores.chores.get_mut(id)?;
         if !chore.asked.takes(&answered) {
@@ -107,7 +107,7 @@ impl Desk<'_> {
         }
     }
 
-    /// What a handle had.
+    /// The server has answered the release of a handle's hold.
     fn was_given_back(&mut self, id: Id, released: Released) {
         let Some(chore) = self.end_chore(id) else { return };
         if let Released::Freed { more: true, .. } | Released::Gone { more: true } = released {
@@ -149,7 +149,6 @@ impl Desk<'_> {
         }
     }
 
-    /// Its time is over.
     pub fn time_out_errand(&mut self, id: Id) {
         if let Some(Chore { task: Task::Errand(errand), asked, slot, .. }) = self.end_chore(id) {
             let error = asked.out_of_time(self.why_no_answer(slot));
@@ -163,7 +162,7 @@ impl Desk<'_> {
             self.end_chore(id);
             return;
         }
-        // Nor does a place end while its slot is on the move: a client that comes back keeps it alive (P6).
+        // A place does not end while its slot moves either: a client that comes back keeps it alive (P6).
         if let (Task::Leave(..), RequestError::Refused(refusal)) = (&chore.task, error)
             && refusal.kind == RefusalKind::SlotForNow
         {
@@ -173,7 +172,7 @@ impl Desk<'_> {
         if let RequestError::Refused(refusal) = error
             && refusal.needs_a_person()
         {
-            // After the first refusal it is tried once more soon: part of the script may have run.
+            // After the first refusal the client tries once more soon, because part of the script may have run.
             if matches!(chore.task, Task::Leave(_, turn) if turn != Turn::None) {
                 chore.asked.sending = Sending::Pause(self.now + AFTER_A_REFUSAL);
             }
@@ -182,7 +181,7 @@ impl Desk<'_> {
         self.keep_chore(id);
     }
 
-    /// One line for the log, until a refused leave is accepted.
+    /// Logs one line, until the server accepts a refused leave.
     fn note_refusal(&mut self, id: Id, refusal: &Refusal) {
         let Chores { chores, refused, .. } = &mut self.common.chores;
         let Some(Chore { task: Task::Leave(_, turn @ Turn::None), keys, .. }) = chores.get_mut(id) else { return };
@@ -194,7 +193,7 @@ impl Desk<'_> {
         }
     }
 
-    /// It is tried again when its turn comes, which may be now.
+    /// The client tries the leave again when its turn comes, which may be now.
     fn wait_for_turn(&mut self, id: Id) {
         let number = self.common.next_request();
         let Chores { chores, refused, .. } = &mut self.common.chores;
@@ -216,11 +215,12 @@ impl Desk<'_> {
         }
     }
 
-    /// A pause is over, or all the time that there was.
+    /// A pause has ended, or all the time that the chore has.
     pub fn chore_time(&mut self, id: Id) {
         let (now, lasts) = (self.now, self.common.settings.longest_effect(Duration::ZERO));
         let Some(chore) = self.common.chores.chores.get_mut(id) else { return };
-        // A place does not end while its client polls for the name: it would be granted the lock, and left only then (P6).
+        // A place does not end while its client polls for the name. If the chore gave up, the server would grant the
+        // place the lock before the client leaves it (P6).
         if let Task::Leave(..) = chore.task {
             let polled = self.common.queues.of(&chore.keys.lock).map(|_| now);
             let heard = self.common.chores.refused.heard(&chore.keys.lock);

@@ -1,9 +1,10 @@
 //! The names of keys, channels and tickets.
 //!
-//! A lock's keys are `<prefix>:{n:NAME}` and that with a suffix, those of a semaphore begin with `{s:`, and those of a read-write
-//! lock with `{r:`. The hash tag is the letter of the kind, `:`, and the name up to its first `}`. It is never empty and the
-//! same for all keys of a name of one kind, so a cluster keeps them in one slot. No two names share a key: only the lock key
-//! ends with `}`, and the ending of each suffix identifies it. This needs a prefix without braces, which the options check.
+//! A lock's keys are `<prefix>:{n:NAME}` and the same with a suffix. A semaphore's keys begin with `{s:`, and a
+//! read-write lock's with `{r:`. The hash tag is the letter of the kind, `:`, and the name up to its first `}`. It is
+//! never empty, and all keys of a name of one kind have it, so a cluster keeps them in one slot. No two names share a
+//! key: only the lock key ends with `}`, and the ending of each suffix identifies it. This needs a prefix without
+//! braces, which the options check.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// The longest name of a lock, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
-/// What a name is used as. A lock, a semaphore and a read-write lock of one name have nothing to do with each other.
+/// The kind of a name. A lock, a semaphore and a read-write lock of one name are independent of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -27,13 +28,13 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 3] = [Self::Lock, Self::Semaphore, Self::RwLock];
 
-    /// Whether several may hold the name at a time. Then the scripts are those of `lua/shared`.
+    /// Whether several owners may hold the name at a time. Then the scripts are the ones of `lua/shared`.
     #[doc(hidden)]
     pub const fn is_shared(self) -> bool {
         !matches!(self, Self::Lock)
     }
 
-    /// What its keys have before the name.
+    /// The letter before the name in its keys.
     const fn letter(self) -> &'static str {
         match self {
             Self::Lock => "n",
@@ -68,12 +69,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How much a caller takes of a shared name, and by which limit its own client judges that.
+/// How much of a shared name a caller takes, and its own client's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
     /// At least 1.
     pub weight: u32,
-    /// The weights of all holders together, with this one. At least as much as the weight.
+    /// The most that the weights of all holders, with this one, may come to. At least as much as the weight.
     pub limit: u32,
 }
 
@@ -96,7 +97,7 @@ pub struct Keys {
     pub queue: String,
     pub deadlines: String,
     pub tokens: String,
-    /// The limit that wins over those of the clients, see `set_limit`. A lock has none: empty.
+    /// The key of the limit that wins over the clients' limits, see `set_limit`. Empty for a lock.
     pub limit: String,
 }
 
@@ -107,7 +108,8 @@ impl Keys {
     }
 
     pub fn of(kind: Kind, prefix: &str, name: &str) -> Self {
-        // `concat` allocates once; `format!` would grow each text two or three times, for every lock that is named.
+        // `concat` allocates once; `format!` would grow each text two or three times, for every lock that a caller
+        // names.
         let lock = [prefix, ":{", kind.letter(), ":", name, "}"].concat();
         let with = |suffix| [&*lock, suffix].concat();
         let [queue, deadlines, tokens] = [":queue", ":deadlines", ":token"].map(with);
@@ -115,7 +117,7 @@ impl Keys {
         Self { kind, name: name.to_owned(), queue, deadlines, tokens, limit, lock: lock.into() }
     }
 
-    /// The keys of the name with this lock key. `None`: it has another prefix.
+    /// The keys of the name with this lock key, or `None` if it has another prefix.
     pub fn of_lock(prefix: &str, lock: &str) -> Option<Self> {
         name_in(prefix, lock, TRACES[0]).map(|(kind, name)| Self::of(kind, prefix, name))
     }
@@ -126,31 +128,32 @@ impl Keys {
     }
 }
 
-/// The ends of the keys by which a name in use is found: it is held, it is waited for, or a number of permits is set for it.
+/// The endings of the keys that show a name in use: it has a holder, it has waiters, or it has a limit for all
+/// clients.
 pub const TRACES: [&str; 3] = ["}", "}:queue", "}:limit"];
 
-/// The name in a key with this end, and what it is used as. `None`: it is another kind of key, or of another prefix.
+/// The name in a key with this ending, and its kind. `None` for another kind of key or another prefix.
 pub fn name_in<'k>(prefix: &str, key: &'k str, end: &str) -> Option<(Kind, &'k str)> {
     let tag = key.strip_prefix(prefix)?.strip_prefix(":{")?.strip_suffix(end)?;
     let (letter, name) = tag.split_once(':')?;
     Some((Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?, name))
 }
 
-/// The pattern of the keys of all names that begin so, as SCAN takes it. In both texts the characters that a pattern takes for
-/// its own are escaped.
+/// The pattern for SCAN that matches the keys of all names with this beginning. In both texts the caller has escaped
+/// the characters that are special in a pattern.
 pub fn pattern(prefix: &str, start: &str) -> String {
     format!("{prefix}:{{?:{start}*")
 }
 
-/// What `boot.lua` keeps, for all names of the prefix.
+/// The key of the record that `boot.lua` keeps for all names of the prefix.
 pub fn boot(prefix: &str) -> String {
-    // Every other key has a tag with a `:` behind its first letter.
+    // Every other key has a tag with a `:` after its first letter.
     format!("{prefix}:{{boot}}")
 }
 
 /// A place in the queue: the ticket and its terms.
 pub fn place(owner: &str, seq: u64, terms: &str) -> String {
-    // No ticket has a `/` in it. So the scripts find where it ends, and the label may have any text.
+    // No ticket contains a `/`. So the scripts find where it ends, and the label may have any text.
     format!("{}/{terms}", ticket(owner, seq))
 }
 
@@ -159,17 +162,17 @@ pub fn ticket(owner: &str, seq: u64) -> String {
     format!("{owner}:{seq}")
 }
 
-/// The terms of a wait: how long a grant to it lasts until it is confirmed, and the label of the call.
+/// The terms of a wait: how long a grant to it lasts until the client confirms it, and the label of the call.
 pub fn terms(first_lease: Duration, label: &str) -> String {
     format!("{}/{label}", first_lease.as_millis())
 }
 
-/// The terms of a wait for a share: what it takes, the limit that it is judged by, and then the terms as of a lock.
+/// The terms of a wait for a share: its weight, its limit, and then the same terms as for a lock.
 pub fn shared_terms(share: Share, first_lease: Duration, label: &str) -> String {
     format!("{},{},{}", share.weight, share.limit, terms(first_lease, label))
 }
 
-/// The share in the terms of a wait for one.
+/// The share in these terms, or `None` if they are a lock's.
 pub fn share_of(terms: &str) -> Option<Share> {
     let mut numbers = terms.split(',').map(str::parse);
     Some(Share { weight: numbers.next()?.ok()?, limit: numbers.next()?.ok()? })
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!((share_of(&terms), share_of("3000/1,2")), (Some(Share { weight: 2, limit: 5 }), None));
     }
 
-    /// Clients of other versions use the same.
+    /// Clients of other versions use the same names.
     #[test]
     fn names_that_belong_to_a_prefix_do_not_change() {
         assert_eq!([boot("p"), channel_prefix("p"), pattern("p", "x")], ["p:{boot}", "p:wake:", "p:{?:x*"]);
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(Kind::of_word("none"), None);
     }
 
-    /// What Redis hashes: between the first `{` and the first `}` after it, if that is not empty.
+    /// The part that Redis hashes: between the first `{` and the first `}` after it, if that is not empty.
     fn tag(key: &str) -> String {
         let inside = &key[key.find('{').unwrap() + 1..];
         let tag = &inside[..inside.find('}').unwrap()];

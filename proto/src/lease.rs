@@ -18,39 +18,38 @@ pub fn deadline(asked: Instant, lease: Duration) -> Instant {
     asked + sure(lease)
 }
 
-/// The same for an answer with the rest of the lease. That may be more than the holder
-/// wanted, because a grant can last longer than a short lease. The holder still relies on no more than
-/// it wanted: an unanswered renewal with the shorter lease may be served after this answer was given,
-/// and then the lease ends earlier on the server (P1).
+/// The same for an answer with the time left of the lease. That may be more than the holder wanted, because a grant
+/// can last longer than a short lease. The holder still relies on no more than it wanted: the server may serve an
+/// unanswered renewal with the shorter lease after this answer, and then the lease ends earlier there (P1).
 pub fn deadline_by_answer(asked: Instant, left: Duration, wanted: Duration) -> Instant {
     deadline(asked, left.min(wanted))
 }
 
-/// A lease on which a holder may rely for this long, but for the rounding. Never 0, which would end it.
+/// The lease that a holder may rely on for this long, but for the rounding. Never 0, which would end it.
 pub fn lasting(time: Duration) -> Duration {
     let lease = time + Duration::from_millis(2);
     (lease + lease / 99).max(Duration::from_millis(1))
 }
 
-/// A time that has not passed on the server while less than this has passed here.
+/// The local time within which `time` has surely not passed on the server.
 pub fn sure(time: Duration) -> Duration {
     time.saturating_sub(drift(time))
 }
 
-/// When to renew a hold that began by a pushed grant. Most sections are shorter than this and need no
-/// renewal at all. `Floor::trust` has made sure that the grant lasts long enough.
+/// When to renew a hold that began with a pushed grant. Most sections are shorter than this and need not renew at all.
+/// `Floor::trust` has made sure that the grant lasts long enough.
 pub fn first_renewal(now: Instant, deadline: Instant) -> Instant {
     now + FIRST_RENEWAL.min(deadline.since(now) / 8)
 }
 
 const FIRST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// When to renew a hold whose last renewal was sent at `asked`.
+/// When to renew a hold whose last renewal went out at `asked`.
 pub fn next_renewal(asked: Instant, lease: Duration) -> Instant {
     asked + lease / 3
 }
 
-/// The pause after a renewal without an answer. Many retries fit into what is left of the lease.
+/// The pause after a renewal without an answer. Many retries fit into the remaining lease.
 pub fn retry_pause(lease: Duration) -> Duration {
     (lease / 30).clamp(Duration::from_millis(1), Duration::from_millis(500))
 }
@@ -87,7 +86,7 @@ mod tests {
         assert_eq!(deadline_by_answer(asked, SECOND, 3 * SECOND), deadline(asked, SECOND));
     }
 
-    /// Most sections are shorter and need no renewal.
+    /// Most sections are shorter and never renew.
     #[test]
     fn the_first_renewal_comes_after_50_ms_or_an_eighth_of_what_is_left() {
         let now = Instant::from_micros(60_000_000);

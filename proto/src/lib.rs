@@ -1,8 +1,9 @@
-//! Internal to fairlock: no promise of stability for others, and versions in step.
+//! Internal to fairlock: its versions go in step with fairlock's, and its API is stable for no one else.
 //!
-//! The client side of fairlock's protocol as a state machine. It decides, and does no IO: [`Event`](event::Event)s go in,
-//! [`Effect`](effect::Effect)s come out, and time is a number that its driver brings along. So every race is a sequence of calls,
-//! which a test writes down and a search finds. The shape is that of quinn-proto, rustls and raft-rs.
+//! The client side of fairlock's protocol as a state machine. The machine decides and does no IO:
+//! [`Event`](event::Event)s go in, [`Effect`](effect::Effect)s come out, and the driver passes in the time as a
+//! number. So every race is a sequence of calls that a test can write down and a search can find. quinn-proto, rustls
+//! and raft-rs have the same shape.
 //!
 //! ```text
 //! session.step(now, event, &mut effects);     // one client
@@ -11,7 +12,7 @@
 //!
 //! # Stages
 //!
-//! What one owner has or wants at one name is one of these. A transition takes the stage by value and returns the next one.
+//! Each owner is in one of these stages at each name. A transition takes the stage by value and returns the next one.
 //!
 //! ```text
 //!               call                 queued                 a grant that is trusted
@@ -34,24 +35,27 @@
 //!     +------------------------------- Lost <-------------------------------------------+
 //! ```
 //!
-//! - **Idle.** Nothing of the owner is at the server, and the next of its calls begins.
-//! - **Asking.** A request for the lock is to be sent, under way, or to be repeated after a pause, always with the same seq (R1).
-//!   A grant may come before the answer that is needed to judge it (R7).
-//! - **Queued.** The server has given it a place. The [`queue`] of its name polls for all waiters together (R8).
-//! - **Confirming.** It was granted the lock and cannot be sure that this is still so: the server is asked.
-//! - **Held.** A product of small enums: its guards are offered, claimed or ending; what the server counts of them is settled, one more
-//!   hold is asked for, less is set (P4), or a longer lease is asked for; and the lease is kept, or asked about. At least one guard is
-//!   there. Each guard has a weight: of a lock 1. The server counts the greatest.
-//! - **Detaching.** The only guard gives its hold to a handle (R16), and does not rely on it meanwhile. Refused, it is held as before;
-//!   if the outcome is unknown, the handle is told and the owner leaves.
-//! - **Releasing.** No guard is left, and the release is repeated until it is answered, or the lease is over.
-//! - **Lost.** The hold is lost, and guards are still there: each learns of it, and a nested call is refused.
+//! - **Idle.** The server keeps nothing of the owner, and the owner's next call begins.
+//! - **Asking.** A request for the lock is waiting to be sent, under way, or pausing before a retry, always with the
+//!   same seq (R1). A grant may come before the answer that the client needs to judge it (R7).
+//! - **Queued.** The server has given the attempt a place. The [`queue`] of the name polls for all waiters together
+//!   (R8).
+//! - **Confirming.** The server granted the lock, but the client cannot be sure that it still has it, and asks.
+//! - **Held.** At least one guard exists, and each is offered, claimed or ending. The server's count is settled, or
+//!   the client asks for one more hold, a smaller count (P4), or a longer lease. The lease is as the client wants it,
+//!   or the client asks about it. Each guard has a weight, 1 for a lock; the server counts the greatest.
+//! - **Detaching.** The only guard gives its hold to a handle (R16), and does not rely on it in the meantime. If the
+//!   server refuses, the guard keeps the hold. If the outcome is unknown, the caller gets the handle and the owner
+//!   leaves.
+//! - **Releasing.** No guard is left. The client repeats the release until it is answered, or the lease has ended.
+//! - **Lost.** The hold is lost, and guards still exist. Each guard learns of the loss, and nested calls fail.
 //!
-//! Calls of one owner wait in a line at its [`entry`](stages::entry), so they need no turns. What is to be forgotten by the server
-//! is a [`chore`] of its own, which no stage waits for (R9).
+//! Calls of one owner wait in line at its [`entry`](stages::entry). A request that makes the server forget something
+//! is a [`chore`], which no stage waits for (R9).
 //!
-//! These transitions happen within one step; `verify/explore` holds the list to what it sees. Where a call ends another one of its
-//! line begins at once, and with the runtime gone a release ends as it begins, so two of them may be seen as one:
+//! One step can make these transitions; `verify/explore` compares the list with the transitions that it sees. Two of
+//! them may look like one: if a call ends, the next in line begins at once, and once the runtime has gone, a release
+//! ends as it begins.
 //!
 //! ```text
 //! Asking -> Queued, Confirming, Held, HeldEntering, Lost, Idle
@@ -68,14 +72,16 @@
 //!
 //! # What the driver does
 //!
-//! - It sends what [`Effect::Send`](effect::Effect::Send) says, at once, in order, and by that connection alone. Limits, lanes and
-//!   time-outs are the machine's ([`node`]).
-//! - It hands in each answer, message and change of a connection. An answer to a request of an earlier connection counts as none,
-//!   and a message by one is dropped: else a hold would begin that the new server does not know, and that nobody checks.
-//! - It comes back at [`next_timer`](session::Session::next_timer). A step does a bounded part of what is due; then the timer is due
-//!   at once. The bound counts owners, names, timers and requests: the calls of one owner are told in one step.
-//! - It tells callers what [`Effect::Tell`](effect::Effect::Tell) says, and that they have claimed it. A grant that its caller does
-//!   not claim within 250 ms is given back.
+//! - It sends each [`Effect::Send`](effect::Effect::Send) at once, in order, and only on the connection that the
+//!   effect names. The machine keeps the limits, lanes and time-outs ([`node`]).
+//! - It hands in each answer, message and change of a connection. The machine counts an answer of an earlier
+//!   connection as missing, and drops its messages. Otherwise a hold could begin that the new server does not know,
+//!   and nothing would check it.
+//! - It steps the machine again at [`next_timer`](session::Session::next_timer). A step does a bounded part of the
+//!   work, and then the timer is due at once. The bound counts owners, names, timers and requests: one step notifies
+//!   all calls of an owner.
+//! - It gives each [`Effect::Tell`](effect::Effect::Tell) to the caller, and reports to the machine that the caller
+//!   has claimed its grant. The machine gives back a grant that stays unclaimed for 250 ms.
 
 pub mod backoff;
 pub mod canonical;

@@ -1,11 +1,11 @@
-//! Values with growing numbers, of which any may be taken out.
+//! Values with growing numbers. Any of them can be taken out.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use crate::canonical::RequestNumber;
 
-/// Values that were taken out leave a gap, until those before it have gone too, or until most places are gaps.
+/// A value that is gone leaves a gap until the values before it have gone too, or until most places are gaps.
 #[derive(Debug, Clone)]
 pub struct Line<T> {
     places: VecDeque<(RequestNumber, Option<T>)>,
@@ -26,7 +26,7 @@ impl<T: Hash> Hash for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// With a number that is greater than all before it.
+    /// Adds a value. Its number has to be greater than all before it.
     pub fn push(&mut self, number: RequestNumber, value: T) {
         self.places.push_back((number, Some(value)));
         self.len += 1;
@@ -45,7 +45,7 @@ impl<T> Line<T> {
         value
     }
 
-    /// One value has been taken out. There is never a gap at the front.
+    /// Follows the removal of a value. There is never a gap at the front.
     fn close_gaps(&mut self) {
         self.len -= 1;
         while self.places.front().is_some_and(|(_, value)| value.is_none()) {

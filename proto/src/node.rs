@@ -1,4 +1,4 @@
-//! One server: its connection, its clock, and the requests that are under way to it or wait for that.
+//! One server: its connection, its clock, and its requests, under way or waiting.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::released::Released;
 use crate::slab::Id;
 use crate::time::{Clock, Instant, ServerTime};
 
-/// A server that refuses everything is asked once more after this at the latest: less than what is left of the time of a waiter
-/// that was heard before, which may be granted the lock as soon as the refusal is over (P3, P6).
+/// The longest pause before the client probes a refusing server again. It is shorter than the time left to a waiter
+/// that was alive before the refusal: the server may grant it the lock as soon as the refusal ends (P3, P6).
 const LONGEST_BEFORE_A_PROBE: Duration = Duration::from_millis(500);
 
-/// Who asked, and is to read the answer.
+/// The part of the machine that asks and reads the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Asker {
-    /// An owner at a name: for the lock, or about the number of its holds.
+    /// An owner at a name, for the lock or about the number of its holds.
     Entry(Id),
-    /// The renewal of its hold.
+    /// The renewal of an owner's hold.
     Renewal(Id),
     /// The waiters of a name.
     Queue(Id),
@@ -29,16 +29,17 @@ pub enum Asker {
     Chore(Id),
 }
 
-/// A kind of request. Each has a limit of its own, so that any number of new calls leaves room for renewals (P8).
+/// A kind of request with a limit of its own, so that any number of new calls leaves room for renewals (P8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// Renewals, confirmations and polls. They alone are sent before a new connection is checked.
+    /// Renewals, confirmations and polls. The client sends nothing else until it has checked a new connection.
     Urgent,
-    /// Others wait for a lock that is not in use.
+    /// Releases. Others wait for a lock that is not in use.
     Release,
     Cleanup,
     Acquire,
-    /// What changes nothing. A server that refuses all else serves it, and its answer says nothing about that.
+    /// Requests that change nothing. A server that refuses everything else serves them, so their answers do not show
+    /// whether it still refuses.
     Read,
 }
 
@@ -46,7 +47,7 @@ impl Lane {
     pub const ALL: [Self; 5] = [Self::Urgent, Self::Release, Self::Cleanup, Self::Acquire, Self::Read];
 }
 
-/// Where a request waits until it may be sent.
+/// The place where a request waits until the client may send it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub node: NodeId,
@@ -62,14 +63,14 @@ pub struct InFlight {
     pub slot: u16,
     /// Leases count from here (R5).
     pub sent: Instant,
-    /// Of the slot when it was sent.
+    /// The epoch of the slot at that time.
     pub epoch: Epoch,
 }
 
 #[derive(Debug, Clone, Hash)]
 pub enum Link {
     Down(Cause),
-    /// Waits and holds are checked first, until then at the latest.
+    /// The client checks waits and holds first, until this instant at the latest.
     Checking(Connection, Instant),
     Up(Connection),
 }
@@ -78,7 +79,7 @@ pub enum Link {
 #[derive(Debug, Clone, Hash)]
 enum Gate {
     Open,
-    /// It refuses all of them. One request at a time finds out whether it still does.
+    /// It refuses all requests. One at a time finds out whether it still does.
     Refusing {
         refusal: Refusal,
         backoff: Backoff,
@@ -96,7 +97,7 @@ pub struct Node {
     /// When the last connection ended.
     pub broke: Option<Instant>,
     pub released: Released,
-    /// When something has to be done here.
+    /// When the node next has something to do.
     pub due: Option<Instant>,
     gate: Gate,
     waiting: [Line<Asker>; Lane::ALL.len()],
@@ -128,13 +129,13 @@ impl Node {
         }
     }
 
-    /// For how much longer it grants nothing.
+    /// How much longer the server grants nothing.
     pub fn frozen_for(&self, now: Instant) -> Option<Duration> {
         let left = self.frozen_until.0.saturating_sub(self.clock.at(now).0);
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
     }
 
-    /// Why a request that has not failed has no answer.
+    /// Why a request that has not failed is unanswered.
     pub fn why_no_answer(&self) -> Cause {
         match (&self.link, &self.gate) {
             (Link::Down(cause), _) => cause.clone(),
@@ -143,9 +144,9 @@ impl Node {
         }
     }
 
-    /// Whether the first request of this lane could be sent if the server did not refuse.
+    /// Whether the first request of this lane could go out if the server did not refuse.
     fn is_next(&self, lane: Lane, limit: usize) -> bool {
-        // First: as a rule no request waits.
+        // Checked first, because usually no request waits.
         self.has_line(lane)
             && self.counts[lane as usize] < limit
             && match &self.link {
@@ -176,7 +177,7 @@ impl Node {
         self.waiting[place.lane as usize].remove(place.number);
     }
 
-    /// Takes the first of those that may be sent now out of its line.
+    /// Takes the first request that may go out now from its line.
     pub fn take_next(&mut self, limit: usize, now: Instant) -> Option<(Lane, Asker)> {
         let lane = Lane::ALL.into_iter().find(|lane| self.is_next(*lane, limit) && self.may_pass(*lane, now))?;
         self.waiting[lane as usize].pop_first().map(|asker| (lane, asker))
@@ -192,7 +193,7 @@ impl Node {
         self.in_flight.push(number, request);
     }
 
-    /// It has its answer, or will have none. Its room is free for another one.
+    /// The request has its answer, or will never get one. Its room is free for another one.
     pub fn end(&mut self, number: RequestNumber) -> Option<InFlight> {
         let request = self.in_flight.remove(number)?;
         self.counts[request.lane as usize] -= 1;
@@ -202,17 +203,17 @@ impl Node {
         Some(request)
     }
 
-    /// Who has sent a request that is under way.
+    /// The asker of a request that is under way.
     pub fn asker(&self, number: RequestNumber) -> Option<Asker> {
         self.in_flight.get(number).map(|request| request.asker)
     }
 
-    /// The requests under way of which that is true.
+    /// The requests under way that pass `is_meant`.
     pub fn under_way(&self, is_meant: impl Fn(&InFlight) -> bool) -> Vec<RequestNumber> {
         self.in_flight.iter().filter(|(_, request)| is_meant(request)).map(|(number, _)| number).collect()
     }
 
-    /// Opens or closes the gate. A request without an answer says nothing about it.
+    /// Opens or closes the gate. A request without an answer does neither.
     pub fn answered<T>(&mut self, reply: &Result<T, RequestError>, seed: u64, now: Instant) -> Option<Note> {
         match reply {
             Ok(_) => self.served(),
@@ -220,7 +221,7 @@ impl Node {
             Err(RequestError::Refused(refusal)) if refusal.kind == RefusalKind::ServerForNow => {
                 self.refused(refusal, seed, now)
             }
-            // A refusal such as NOPERM: the server looks at these before it looks at what it refuses to all.
+            // The server makes refusals such as NOPERM before it looks whether it refuses everything.
             Err(_) => None,
         }
     }
@@ -233,7 +234,8 @@ impl Node {
     fn refused(&mut self, refusal: &Refusal, seed: u64, now: Instant) -> Option<Note> {
         if let Gate::Refusing { refusal: last, backoff, next_probe, .. } = &mut self.gate {
             *last = refusal.clone();
-            // Requests that were under way as the gate closed are refused as well. They must not push the probe away.
+            // The server also refuses requests that were under way when the gate closed. They must not push the probe
+            // away.
             if *next_probe <= now {
                 *next_probe = now + backoff.pause().min(LONGEST_BEFORE_A_PROBE);
             }
@@ -245,12 +247,13 @@ impl Node {
         Some(Note::Refuses(self.id, refusal.clone()))
     }
 
-    /// Whether all that was to be asked first on a new connection has an answer.
+    /// Whether all checks on a new connection have their answers.
     pub fn is_checked(&self) -> bool {
         self.counts[Lane::Urgent as usize] == 0 && !self.has_line(Lane::Urgent)
     }
 
-    /// Plans when something has to be done here: the time of a request is over, a probe or the end of the checks is due.
+    /// Plans the next time to act: when the time of a request runs out, or when a probe or the end of the checks is
+    /// due.
     pub fn plan(&mut self, timeout: Duration, limit: usize) {
         let first = self.in_flight.first().map(|request| request.sent + timeout);
         let probe = match self.gate {
@@ -268,7 +271,7 @@ mod tests {
     use super::*;
     use crate::slab::Slab;
 
-    /// Else the line of a server that is down would grow with each call that is given up.
+    /// Otherwise the line of a server that is down would grow with each call that its caller gives up.
     #[test]
     fn a_request_that_is_not_wanted_leaves_the_line() {
         let (mut node, id) = (Node::new(NodeId(0), Duration::ZERO), Slab::default().insert(()));
@@ -288,7 +291,7 @@ mod tests {
         assert_eq!(node.frozen_for(Instant::from_micros(5000)), None);
     }
 
-    /// P3, P6: soon enough for those that wait.
+    /// P3, P6: soon enough for the waiters.
     #[test]
     fn a_server_that_goes_on_refusing_is_asked_again_after_a_pause() {
         let refusal = Refusal { kind: RefusalKind::ServerForNow, cause: Fault::OtherReply.into() };
@@ -301,7 +304,7 @@ mod tests {
             assert!(!node.may_pass(Lane::Acquire, now));
             assert!(node.may_pass(Lane::Acquire, now + LONGEST_BEFORE_A_PROBE));
         }
-        // What it refuses half-way it has served before.
+        // A request that the server stops half-way has begun to run, so the server serves again.
         let half_way = Refusal { kind: RefusalKind::HalfWay, cause: Fault::OtherReply.into() };
         let note = node.answered(&Err::<(), _>(RequestError::Refused(half_way)), 7, Instant::default());
         assert!(matches!(note, Some(Note::AcceptsAgain(_))) && node.may_pass(Lane::Acquire, Instant::default()));

@@ -1,4 +1,4 @@
-//! Polls for the waiters of a name, and who waits (R8).
+//! Adds and removes the waiters of a name, and polls for them (R8).
 
 use crate::canonical::{RequestNumber, Seq};
 use crate::desk::Desk;
@@ -12,7 +12,7 @@ use crate::timers::{Timer, Wish};
 use crate::trust::{Floor, Grant, Verdict};
 
 impl Desk<'_> {
-    /// From now on this attempt is polled for.
+    /// From now on polls speak for this attempt.
     pub fn enqueue(&mut self, new: NewWaiter<'_>) -> Id {
         let (now, regular) = (self.now, self.now + self.settings().poll_interval);
         self.common.chores.refused.is_heard(&new.keys.lock, now);
@@ -21,7 +21,6 @@ impl Desk<'_> {
         id
     }
 
-    /// It does not wait any longer.
     pub fn dequeue(&mut self, id: Id, seq: Seq) {
         if let Some(queue) = self.common.queues.remove_waiter(id, seq) {
             self.forget(queue.standing, Timer::Queue(id));
@@ -48,12 +47,11 @@ impl Desk<'_> {
         });
     }
 
-    /// What the last request about the name came to.
     pub fn last_answer_of(&self, id: Id) -> LastAnswer {
         self.common.queues.get(id).map_or(LastAnswer::Others(None), Queue::last_answer)
     }
 
-    /// A new connection, or new slots.
+    /// The node has a new connection or new slots.
     pub fn resume(&mut self, id: Id) {
         let Some(slot) = self.common.queues.get(id).map(|queue| queue.slot) else { return };
         let (now, regular, epoch) = (self.now, self.settings().poll_interval, self.serving(slot).epoch);

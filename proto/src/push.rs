@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A push is a hint (P9): a malformed push is dropped, and a poll finds the change.
+/// A push is a hint (P9): the client drops a malformed push, and a poll finds the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Push<'a> {
     /// `grant <token> <ms that it lasts> <ticket> <lock key>`
@@ -18,8 +18,8 @@ impl<'a> Push<'a> {
         let token = token.parse().ok()?;
         match kind {
             "grant" => {
-                // The time of the grant, by the options of the client that passed the lock on. They
-                // may differ from those here (decision 1).
+                // The duration of the grant, by the options of the client that passed the lock on. They may differ
+                // from those here (decision 1).
                 let (millis, rest) = rest.split_once(' ')?;
                 // The lock key comes last, because it may contain spaces.
                 let (ticket, lock) = rest.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! What a caller asks once about a name, and what it hears.
+//! The questions that a caller asks once about a name, and the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::requests::inspect::Inspected;
 pub enum Question {
     /// The holders, and the first `most` waiters.
     Inspect { most: u32 },
-    /// The present hold ends, if it has this token.
+    /// End the present hold, if it has this token.
     ForceUnlock { expected: Option<u64> },
-    /// For all clients. `None`: the limit of each client counts.
+    /// Set the limit for all clients. With `None`, the limit of each client counts.
     SetLimit { limit: Option<u32> },
-    /// A new lease for what a handle holds, unless more is left.
+    /// Set a new lease for the hold of a handle, unless more is left.
     Extend { handle: Handle, lease: Duration },
-    /// What a handle holds is given back.
+    /// Give back the hold of a handle.
     Release { handle: Handle },
-    /// Every later token of a name that this owner holds is greater than the floor.
+    /// Make every later token of a name that this owner holds greater than the floor.
     Raise { owner: Arc<str>, token: u64, floor: u64 },
-    /// Whether the server serves such requests. A free name with others in its queue is passed on.
+    /// Find out whether the server serves such requests. It passes on a free name with a queue.
     Probe,
 }
 
@@ -32,6 +32,6 @@ pub enum Finding {
         server_micros: i64,
     },
     Done,
-    /// There was nothing that was held.
+    /// There was no hold.
     Nothing,
 }

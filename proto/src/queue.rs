@@ -1,7 +1,7 @@
-//! The waiters of one name, and the polls that speak for all of them (R8), in case a push was lost (P9).
+//! The waiters of one name, and the polls that speak for all of them (R8), in case a push got lost (P9).
 //!
-//! That a place is not named as missing is never acted upon: a wrong belief costs time, not safety, and is found by the
-//! rotation, or at once where there is a reason.
+//! The client acts on missing places alone. A wrong belief that a waiter has its place costs time, not safety. The
+//! rotation finds it, or a full round does at once if there is a reason to doubt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::time::Instant;
 use crate::timers::{STEP, Standing};
 use crate::trust::{Floor, Trust};
 
-/// Tickets whose places a poll verifies: as many as cost it about as much as the rest.
+/// How many tickets a poll verifies. These cost the server about as much as the other work of a poll.
 const VERIFIED_IN_A_POLL: usize = 16;
-/// The number of these that are first in line among the client's own.
+/// How many of these are the client's oldest tickets.
 const OLDEST_IN_A_POLL: usize = 4;
-/// Tickets in one request of a round that verifies all of them: the work of one call is bounded.
+/// Tickets in one request of a round that verifies all places. This bounds the work of one call.
 const TICKETS_IN_A_POLL: usize = 128;
-/// Requests of such a round that are under way together.
+/// How many requests of such a round are under way together.
 const POLLS_AT_ONCE: usize = 16;
-/// A poll at the end of the holder's lease comes a little after it, so that it finds the lock free.
+/// The poll for the end of the holder's lease comes this much later, so that it finds the lock free.
 const AFTER_LEASE: Duration = Duration::from_millis(2);
-/// The client that is not first in line asks this much later, so that the first one finds the lock free and the others find it
-/// taken, with one useful call instead of many.
+/// Clients that are not first in line poll this much later. The first one then finds the lock free and the others find
+/// it taken, with one useful call instead of many.
 const HEAD_START: Duration = Duration::from_millis(30);
 /// The pause after a poll without an answer.
 const POLL_RETRY: Duration = Duration::from_millis(100);
@@ -44,18 +44,18 @@ pub struct Queue {
     /// Oldest first.
     waiters: BTreeMap<Seq, Waiter>,
     pub trust: Trust,
-    /// What the last request about the name came to.
+    /// The outcome of the last request about the name.
     last: LastAnswer,
-    /// When the last answered poll was sent.
+    /// When the client sent the last answered poll.
     last_poll: Instant,
     places: Places,
-    /// When there was last a reason to verify all of them.
+    /// When there was last a reason to verify all places.
     unsure: Option<Instant>,
-    /// The last ticket that was verified in rotation.
+    /// The last ticket that the rotation verified.
     rotation: Seq,
     next_poll: Instant,
     round: Option<Round>,
-    /// Of the server that was last asked.
+    /// The epoch of the server that the client last asked.
     epoch: Epoch,
     pub standing: Standing,
 }
@@ -69,44 +69,45 @@ struct Waiter {
 /// Whether all waiters have a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Places {
-    /// As far as is known. A round that is under way may verify them.
+    /// As far as the client knows. A round that is under way may verify them.
     Sure,
-    /// One of them may have lost it: the next round verifies all.
+    /// A waiter may have lost its place: the next round verifies all.
     Unsure,
 }
 
-/// How many requests a round may be.
+/// How many requests a round may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// One, whatever there is to verify.
+    /// One, however many places there are to verify.
     AtOnce,
     Full,
 }
 
-/// The polls that are under way, and those that are still to be sent.
+/// The polls that are under way, and the polls still to send.
 #[derive(Debug, Clone, Hash)]
 struct Round {
     left: Left,
     asked: Vec<(RequestNumber, Carried)>,
-    /// When the next round is due, by the answers so far.
+    /// When the next round is due, according to the answers so far.
     next: Option<Instant>,
 }
 
-/// What a round is still to ask about.
+/// The places that a round still has to ask about.
 #[derive(Debug, Clone, Hash)]
 enum Left {
     Nothing,
-    /// The places of a few, in one request.
+    /// A few places, in one request.
     Few(Carried),
-    /// All from here up to the last one that waited when it began, in as many requests as it takes.
+    /// All places between these seqs, in as many requests as it takes. The second was the last waiter when the round
+    /// began.
     All(Seq, Seq),
 }
 
-/// What one request of a round carries.
+/// The tickets that one request of a round carries.
 #[derive(Debug, Clone, Hash)]
 pub struct Carried {
     seqs: Vec<Seq>,
-    /// How many waited when a round began that verifies a few.
+    /// In a round that verifies a few places: the number of waiters when it began.
     waiting: Option<usize>,
 }
 
@@ -116,23 +117,23 @@ pub struct Queues {
     by_name: BTreeMap<Arc<str>, Id>,
 }
 
-/// What an answer means for the waiters.
+/// The meaning of an answer for the waiters.
 pub enum News {
     Polled {
         keys: Arc<Keys>,
-        /// Of a lock.
+        /// For a lock only.
         holder: Option<PolledHolder>,
-        /// The waiters that have a shared name.
+        /// The waiters that now hold a shared name.
         granted: Vec<PolledHolder>,
-        /// How many wait here, and over all clients.
+        /// How many calls wait here. `places`: how many wait over all clients.
         waiting: usize,
         places: u64,
-        /// The waiters that it speaks for.
+        /// The waiters that the poll spoke for.
         carried: Vec<(Id, Seq)>,
-        /// Those of them that have no place.
+        /// The waiters among them that lost their places.
         without: Vec<(Id, Seq)>,
     },
-    /// For a reason that does not pass. The next poll ends the waits of more of them.
+    /// The error is permanent. The waits of `some` end, and the next poll ends more.
     Failed { error: CallError, some: Vec<(Id, Seq)> },
 }
 
@@ -157,13 +158,13 @@ impl Queues {
         self.queues.ids_from(from, count)
     }
 
-    /// The queue of a waiter's name, a new one if there is none.
+    /// The queue of a waiter's name, created if there is none.
     pub fn for_waiter(&mut self, new: &NewWaiter<'_>, next_poll: Instant) -> Id {
         let Self { queues, by_name } = self;
         *by_name.entry(new.keys.lock.clone()).or_insert_with(|| queues.insert(Queue::new(new, next_poll)))
     }
 
-    /// Returns the queue if it has no waiter any more.
+    /// Returns the queue if this was its last waiter.
     pub fn remove_waiter(&mut self, id: Id, seq: Seq) -> Option<Queue> {
         let queue = self.queues.get_mut(id)?;
         queue.waiters.remove(&seq);
@@ -199,22 +200,23 @@ impl Queue {
     pub fn add(&mut self, new: NewWaiter<'_>, now: Instant, regular: Instant) {
         self.trust.learn(new.floor);
         self.last = LastAnswer::Others(new.holder);
-        // The request may be older than the reason to verify all, and what verified the others did not ask for this ticket.
+        // The request may be older than the reason to verify all, and the round that verified the others did not carry
+        // this ticket.
         let is_old = self.unsure.is_some_and(|since| new.floor.asked <= since);
         if is_old || new.belief == Belief::GivenUp && !self.waiters.is_empty() {
             self.verify_all(now);
         }
         self.waiters.insert(new.seq, Waiter { entry: new.entry, owner_id: new.owner_id.clone() });
         self.poll_by(match new.lease_left {
-            // The lock may be free behind dead tickets, and a poll passes over more of them (P6).
+            // The lock may be free with dead tickets first in the queue. A poll passes over more of them (P6).
             _ if new.more => now,
-            // Which client is first in line is not known yet, so this one counts as one of the others.
+            // The client does not know yet whether it is first in line, so it counts as one of the others.
             Some(left) => regular.min(now + left + AFTER_LEASE + HEAD_START),
             None => regular,
         });
     }
 
-    /// Shows at once that this client is alive, with one request, and leaves it to the next round to verify all places.
+    /// Shows at once that this client is alive, with one request. The next round verifies all places.
     pub fn resume(&mut self, epoch: Epoch, now: Instant, regular: Duration) {
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.verify_all(now);
@@ -240,7 +242,7 @@ impl Queue {
         seqs.iter().filter_map(|seq| self.waiters.get(seq).map(|waiter| (waiter.entry, *seq))).collect()
     }
 
-    /// The oldest, whose turn is next, and some of the others, so that each is verified in time.
+    /// The oldest tickets, whose turn comes next, and some of the others, so that the rotation verifies each in time.
     fn some_in_rotation(&mut self) -> Vec<Seq> {
         let oldest = self.waiters.keys().take(OLDEST_IN_A_POLL);
         let behind = self.waiters.range(Seq(self.rotation.0 + 1)..).map(|(seq, _)| seq);
@@ -252,12 +254,13 @@ impl Queue {
 
     pub fn begin_round(&mut self, now: Instant, regular: Duration, scope: Scope) {
         let Some((last, _)) = self.waiters.last_key_value().filter(|_| self.round.is_none()) else { return };
-        // What asks for an earlier poll while this round is under way is not undone at its end.
+        // Set at the start, so that the end of the round does not undo an earlier poll that something asks for in
+        // between.
         self.next_poll = now + regular;
         let (waiting, last) = (self.waiters.len(), *last);
         let is_small = waiting <= VERIFIED_IN_A_POLL;
         let left = if is_small || scope == Scope::Full && self.places == Places::Unsure {
-            // What comes up from here on is for the round after this one.
+            // A doubt from here on is for the next round.
             self.places = Places::Sure;
             Left::All(Seq(0), last)
         } else {
@@ -283,7 +286,7 @@ impl Queue {
             Left::Nothing => return Vec::new(),
             Left::Few(carried) => carried,
             Left::All(from, last) => {
-                // All of them may have gone meanwhile.
+                // All of these waiters may have gone by now.
                 let mut seqs = waiters.range(from..=last).map(|(seq, _)| *seq);
                 let some: Vec<_> = seqs.by_ref().take(TICKETS_IN_A_POLL).collect();
                 round.left = seqs.next().map_or(Left::Nothing, |next| Left::All(next, last));
@@ -296,14 +299,14 @@ impl Queue {
         tickets
     }
 
-    /// What this request has carried. Its round goes on without it.
+    /// Takes out the tickets that this request carried. Its round goes on without them.
     pub fn take(&mut self, number: RequestNumber) -> Option<Carried> {
         let asked = &mut self.round.as_mut()?.asked;
         let at = asked.iter().position(|(asked, _)| *asked == number)?;
         Some(asked.swap_remove(at).1)
     }
 
-    /// What an answer means for the waiters.
+    /// Reads an answer for the waiters.
     pub fn read(&mut self, asked: &Carried, polled: Polled, floor: Floor, now: Instant, settings: &Settings) -> News {
         let gap = now.since(self.last_poll);
         self.trust.learn(floor);
@@ -325,7 +328,7 @@ impl Queue {
         self.last.clone()
     }
 
-    /// A poll had no answer, so that its evidence is lost. A reason that does not pass ends the waits.
+    /// A poll went unanswered, so its evidence is missing. A permanent error ends the waits.
     pub fn unanswered(&mut self, error: Option<RequestError>, now: Instant) -> Option<News> {
         self.verify_all(now);
         self.go_on(now + POLL_RETRY);
@@ -338,7 +341,7 @@ impl Queue {
         Some(News::Failed { error, some })
     }
 
-    /// `next`: when the next round is due by this answer.
+    /// `next` is when the next round is due according to this answer.
     fn go_on(&mut self, next: Instant) {
         let Some(round) = &mut self.round else { return };
         let next = round.next.map_or(next, |earlier| earlier.min(next));
@@ -351,21 +354,21 @@ impl Queue {
 }
 
 impl Carried {
-    /// Whether a waiter may have lost its place since the last answer, and this one does not show which.
-    /// `now_waiting`: how many wait now.
+    /// Whether a waiter may have lost its place since the last answer, and this one does not show which. `now_waiting`
+    /// is the number of waiters now.
     fn is_unclear(&self, polled: &Polled, kind: Kind, now_waiting: usize, gap: Duration, settings: &Settings) -> bool {
         let Some(waiting) = self.waiting else { return false };
-        // Many may have been granted a shared name since the round began.
+        // The server may have granted many waiters a shared name since the round began.
         let waiting = if kind.is_shared() { waiting.min(now_waiting) } else { waiting };
         let ours = polled.holder.iter().chain(&polled.granted).filter(|holder| settings.is_ours(&holder.owner)).count();
         let expected = waiting.saturating_sub(ours) as u64;
-        // A grant that came and ended between the two answers was seen by none of them.
+        // Neither of two answers shows a grant that came and ended between them.
         let is_unseen = gap > lease::sure(settings.first_lease);
         let is_free = none_has_a_place(polled, kind);
         !polled.known || polled.places < expected || !polled.missing.is_empty() || is_free || is_unseen
     }
 
-    /// Those that have no place. P3: they ask again in their order, so only a round that verifies all takes it from them.
+    /// The waiters without a place. P3: they ask again in their order, so only a round that verifies all acts on it.
     fn without(&self, polled: &Polled, kind: Kind) -> Vec<Seq> {
         match self.waiting {
             Some(_) => Vec::new(),
@@ -375,14 +378,15 @@ impl Carried {
     }
 }
 
-/// Free, and no winner was found. A frozen server did not look for one, and a shared name is free if it has room.
+/// Whether the lock is free and the server found no next holder. A frozen server does not look for one, and a shared
+/// name is free as long as it has room.
 fn none_has_a_place(polled: &Polled, kind: Kind) -> bool {
     !kind.is_shared() && polled.holder.is_none() && polled.frozen_for.is_none() && !polled.more
 }
 
 fn next_after(polled: &Polled, sent: Instant, now: Instant, regular: Duration) -> Instant {
-    // A dead holder is replaced as soon as its lease ends (P7): by the client that is first in line, or a moment later by one of
-    // the others if that client is dead too.
+    // P7: as soon as the lease of a dead holder ends, the client that is first in line polls for the lock. If that
+    // client is dead too, one of the others does a moment later.
     let head_start = if polled.first { Duration::ZERO } else { HEAD_START };
     let lease_left = polled.holder.as_ref().and_then(|holder| holder.lease_left);
     let lease_left = lease_left.or(polled.frozen_for).or(polled.room_in);
@@ -390,7 +394,7 @@ fn next_after(polled: &Polled, sent: Instant, now: Instant, regular: Duration) -
     lease_left.map_or(regular, |left| regular.min(now + left + AFTER_LEASE + head_start))
 }
 
-/// The server has given an attempt a place.
+/// An attempt that the server has given a place.
 pub struct NewWaiter<'a> {
     pub keys: &'a Arc<Keys>,
     pub slot: u16,
@@ -399,18 +403,18 @@ pub struct NewWaiter<'a> {
     pub seq: Seq,
     pub floor: Floor,
     pub lease_left: Option<Duration>,
-    /// Who has the lock.
+    /// The holder of the lock.
     pub holder: Option<Box<HeldBy>>,
-    /// The lock is free, and there are more places to look at.
+    /// The lock is free, and the script has more places to look at.
     pub more: bool,
     pub belief: Belief,
 }
 
-/// Whether the server knew this client as one that waits.
+/// Whether the server knew that this client waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Belief {
     Known,
-    /// It may have given it up before, and its places with it (R8).
+    /// The server may have given the client up, and its places with it (R8).
     GivenUp,
 }
 
@@ -470,7 +474,7 @@ mod tests {
         queue.expect("somebody waits")
     }
 
-    /// The tickets of each request of one round, none of which has an answer yet.
+    /// The number of tickets in each request of one round, before any answer.
     fn round(queue: &mut Queue, scope: Scope) -> Vec<usize> {
         queue.begin_round(NOW, 2 * SECOND, scope);
         let mut tickets = Vec::new();
@@ -500,7 +504,7 @@ mod tests {
         }
     }
 
-    /// What is polled by a queue with twenty waiters: whether the next round verifies all.
+    /// A queue with twenty waiters reads this answer. Returns whether its next round verifies all places.
     fn verifies_all_after(polled: Polled, asked: Instant) -> bool {
         let mut queue = queue(20);
         round(&mut queue, Scope::Full);
@@ -523,7 +527,7 @@ mod tests {
         assert!(queues.remove_waiter(id, Seq(2)).is_some() && queues.is_empty());
     }
 
-    /// R8: the places of a client that the server gave up have gone with it.
+    /// R8: a server that gives a client up drops its places too.
     #[test]
     fn a_waiter_whose_client_was_given_up_has_all_places_verified() {
         assert_eq!(add(Some(queue(1)), 2, Belief::Known, None).places, Places::Sure);
@@ -531,7 +535,7 @@ mod tests {
         assert_eq!(add(None, 1, Belief::GivenUp, None).places, Places::Sure, "there are no others");
     }
 
-    /// What verified the others did not ask for it, and its own answer may be older than the doubt.
+    /// The round that verified the others did not carry its ticket, and its own answer may be older than the doubt.
     #[test]
     fn a_waiter_that_asked_before_a_doubt_has_all_places_verified() {
         let (keys, owner_id) = (Arc::new(Keys::new("p", "x")), "c:2".into());
@@ -554,7 +558,7 @@ mod tests {
         assert_eq!(queue.due(), Some(NOW));
     }
 
-    /// P7: a dead holder is replaced when its lease ends, and a client that is first in line asks before this one.
+    /// P7: the poll comes when the lease of a dead holder ends, after the poll of a client that is first in line.
     #[test]
     fn a_new_waiter_polls_as_the_lease_of_the_holder_ends() {
         let due = add(None, 1, Belief::Known, Some(SECOND)).due();
@@ -577,7 +581,7 @@ mod tests {
         assert_eq!(round(&mut queue, Scope::Full), [TICKETS_IN_A_POLL; POLLS_AT_ONCE]);
     }
 
-    /// What a queue with two waiters reads of its first poll.
+    /// A queue with two waiters reads this answer to its first poll.
     fn read(polled: Polled) -> (Queue, News) {
         let mut queue = queue(2);
         round(&mut queue, Scope::Full);
@@ -593,12 +597,12 @@ mod tests {
         let (queue, news) = read(Polled { more: true, ..free.clone() });
         assert!(matches!(news, News::Polled { without, .. } if without.is_empty()));
         assert_eq!(queue.due(), Some(NOW));
-        // Nobody else is there, so these have lost their places.
+        // There are no other waiters, so these have lost their places.
         let (_, news) = read(free);
         assert!(matches!(news, News::Polled { without, .. } if without.len() == 2));
     }
 
-    /// The oldest are next, and each of the others is verified within as many rounds as it takes.
+    /// Each round has the oldest tickets, and the rotation comes to each of the others.
     #[test]
     fn the_places_are_verified_in_rotation() {
         let mut queue = queue(40);
@@ -620,7 +624,7 @@ mod tests {
             "nobody was served, though all is free"
         );
         assert!(verifies_all_after(Polled { missing: vec![3], ..polled(20) }, soon));
-        // One of them has the lock.
+        // One of the waiters has the lock.
         let ours = Some(PolledHolder { owner: "c:1".into(), attempt: 1, token: 8, lease_left: None });
         assert!(!verifies_all_after(Polled { holder: ours, ..polled(19) }, soon));
         // A grant may have come and gone since the last answer.

@@ -1,7 +1,8 @@
 //! The names that this client released at a server a moment ago (R15).
 //!
-//! A server that takes over may be a little behind the one before: a replica that had not received a release, or a restart from
-//! an older file. There the hold is back without an owner to release it. So these names are asked about after a reconnect.
+//! A server that takes over may lag a little: a replica that had not received a release, or a restart from an older
+//! file. There the hold is back, without an owner to release it. So the client asks about these names after a
+//! reconnect.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -11,17 +12,18 @@ use std::time::Duration;
 use crate::keys::Keys;
 use crate::time::Instant;
 
-/// How far a server that takes over may be behind. Replicas are behind by milliseconds, an append-only file by a second.
+/// How far a server that takes over may lag. Replicas lag by milliseconds, an append-only file by a second.
 pub const BEHIND_AT_MOST: Duration = Duration::from_secs(5);
-/// Only a client that releases more names within that time forgets any. Those stale holds end with their leases.
+/// The most names to keep. Only a client that releases more within that time forgets any. Those stale holds end with
+/// their leases.
 const NAMES: usize = 4096;
 
 #[derive(Debug, Clone, Hash)]
 pub struct Released {
     window: Duration,
-    /// When each of them was last released, by the keys of their locks.
+    /// The last release of each name, by the lock key.
     names: BTreeMap<Arc<str>, (Instant, Arc<Keys>)>,
-    /// In the order in which they were first released; the name of a later release goes to the end when its turn comes.
+    /// In the order of their first release. A name with a later release goes to the end when its turn comes.
     ring: VecDeque<(Instant, Arc<str>)>,
 }
 
@@ -30,7 +32,7 @@ impl Released {
         Self { window, names: BTreeMap::new(), ring: VecDeque::new() }
     }
 
-    /// A request that was sent then has released what an owner had at this name, and was answered.
+    /// The server has answered that a request, sent then, released everything of an owner at this name.
     pub fn note(&mut self, keys: &Arc<Keys>, sent: Instant) {
         self.forget_before(sent - self.window);
         match self.names.get_mut(&keys.lock) {
@@ -52,13 +54,13 @@ impl Released {
         }
     }
 
-    /// From when on a release may be unknown to the server that follows on one whose connection ended then.
+    /// The time from which on the next server may not know a release, if the connection ended at `broke`.
     pub fn since_end(&self, broke: Option<Instant>) -> Instant {
         broke.map_or(Instant::default(), |broke| broke - self.window)
     }
 
-    /// Some of the names that were released since then, from behind this one on, and behind which to go on. In the order of their
-    /// keys, which holds while others come and go.
+    /// Looks at some names after `behind`, and returns those with a release since `since`, and the name to go on
+    /// after. The keys give the order, which stays valid while other names come and go.
     pub fn since(&self, since: Instant, behind: &str, count: usize) -> (Vec<Arc<Keys>>, Option<Arc<str>>) {
         let bounds: (_, Bound<&str>) = (Bound::Excluded(behind), Bound::Unbounded);
         let some: Vec<_> = self.names.range::<str, _>(bounds).take(count).collect();
@@ -97,7 +99,7 @@ mod tests {
     fn the_latest_names_are_kept_in_bounded_memory() {
         let (mut released, begun) = (Released::new(SECOND), Instant::from_micros(60_000_000));
         for name in 0..3 * NAMES {
-            // One name is released again and again, and takes no more room than the others.
+            // One name comes again and again, and takes no more room than the others.
             released.note(&keys(0), begun);
             released.note(&keys(name), begun);
         }

@@ -1,5 +1,5 @@
-//! Replies of scripts, read field by field. A reply that does not fit is an error of the connection,
-//! never a guess.
+//! Reads the replies of scripts field by field. A reply that does not fit is an error of the connection, never a
+//! guess.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub enum ScriptReply {
     /// Words with a space between them: the cheapest reply for both sides.
     Text(Vec<u8>),
-    /// Where a field may have any text.
+    /// For replies in which a field may have any text.
     List(Vec<Field>),
 }
 
@@ -25,8 +25,7 @@ impl ScriptReply {
     }
 }
 
-/// A reply that no script gives. The connection is dropped, and the outcome of the request is
-/// unknown.
+/// A reply that no script gives. The client drops the connection, and the outcome of the request is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("unexpected reply from the server: {0}")]
 pub struct Malformed(pub String);
@@ -62,7 +61,7 @@ impl<'a> Fields<'a> {
         match &mut self.rest {
             Rest::Words(words) => {
                 let bytes = words.ok_or_else(missing)?;
-                // Byte by byte: for words as short as these `split` takes four times as long.
+                // Byte by byte: for such short words `split` takes four times as long.
                 let end = bytes.iter().position(|byte| *byte == b' ').unwrap_or(bytes.len());
                 *words = bytes.get(end + 1..);
                 Ok(bytes.get(..end).unwrap_or_default())
@@ -93,7 +92,7 @@ impl<'a> Fields<'a> {
         u64::try_from(number).map_err(|_| Malformed(format!("the negative number {number}")))
     }
 
-    /// A number that only the scripts for shared names send, at the end of a reply; else 0.
+    /// The number that only the scripts for shared names send, at the end of a reply, or else 0.
     pub fn last_natural(&mut self) -> Result<u32, Malformed> {
         if self.is_empty() { Ok(0) } else { self.small() }
     }
@@ -114,20 +113,19 @@ impl<'a> Fields<'a> {
 
     /// A time to live: Redis returns -1 or -2 when there is none.
     pub fn millis_if_any(&mut self) -> Result<Option<Duration>, Malformed> {
-        // Without a lease is not the same as with a lease of 0, which would mean that it ends now.
+        // No lease is not the same as a lease of 0, which would mean that it ends now.
         Ok(u64::try_from(self.int()?).ok().map(Duration::from_millis))
     }
 
     /// A token, or 0 for the empty text, which means none.
     pub fn token(&mut self) -> Result<u64, Malformed> {
         let bytes = self.bytes()?;
-        // Read as text, not as a number of Lua: a token that lost a digit would be another hold's
-        // (P2).
+        // Read as text, not as a number of Lua: a token that lost a digit would be another hold's (P2).
         let token = if bytes.is_empty() { Some(0) } else { natural(bytes) };
         token.ok_or_else(|| Malformed(format!("the token {:?}", String::from_utf8_lossy(bytes))))
     }
 
-    /// All that is left, with its spaces. Of a list it is the next text.
+    /// Everything that is left, with its spaces. In a list, the next text.
     pub fn rest(&mut self) -> Result<&'a str, Malformed> {
         match &mut self.rest {
             Rest::Words(words) => utf8(words.take().unwrap_or_default()),
@@ -143,18 +141,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Whatever these digits are, the number fits. No script sends more.
+/// A number with this many digits always fits. No script sends more.
 const MOST_DIGITS: usize = 19;
 
-/// A number without a sign. `str::parse` takes twice as long, also because it looks for an overflow at each digit.
+/// A number without a sign. `str::parse` takes twice as long, partly because it checks for an overflow at each digit.
 fn natural(digits: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
     let append = |number: u64, byte: &u8| Some(10 * number + digit(byte)?);
     if (1..=MOST_DIGITS).contains(&digits.len()) { digits.iter().try_fold(0, append) } else { None }
 }
 
-/// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing
-/// in such a reply can be relied on.
+/// Owners, tickets and labels are texts of this library. Other bytes come from another place, so nothing in such a
+/// reply is reliable.
 fn utf8(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|error| Malformed(format!("text that is not UTF-8: {error}")))
 }
@@ -166,9 +164,9 @@ pub struct Head<'a> {
     pub status: &'a str,
     /// The number of the request that it answers.
     pub request: i64,
-    /// The server's clock, in seconds since 1970, or 0 where the script did not read it.
+    /// The server's clock, in seconds since 1970, or 0 if the script did not read it.
     pub seconds: i64,
-    /// What comes on top, in microseconds.
+    /// The microseconds on top of the seconds.
     pub micros: i64,
 }
 
@@ -178,7 +176,7 @@ impl<'a> Head<'a> {
         Ok(Self { status, request, seconds: fields.int()?, micros: fields.int()? })
     }
 
-    /// The server's clock in milliseconds since 1970, or 0 where the script did not read it.
+    /// The server's clock in milliseconds since 1970, or 0 if the script did not read it.
     pub fn server_ms(&self) -> i64 {
         self.seconds * 1000 + self.micros / 1000
     }

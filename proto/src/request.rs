@@ -53,12 +53,12 @@ impl Request {
         each!(self, request => &request.keys)
     }
 
-    /// How it is sent.
+    /// The run of the script, with its keys and arguments.
     pub fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
         each!(self, request => request.command(client))
     }
 
-    /// What the reply says behind its head.
+    /// Decodes the reply after its head.
     pub fn answer(&self, status: &str, fields: &mut Fields<'_>) -> Result<Answer, Malformed> {
         Ok(match self {
             Self::Acquire(_) => Answer::Acquired(Decode::decode(status, fields)?),

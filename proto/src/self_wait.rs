@@ -1,12 +1,12 @@
-//! The warning about work that waits for a lock that it holds itself, which has no end.
+//! The warning about work that waits for a lock that it holds itself. Such a wait never ends.
 //!
-//! The machine cannot know which calls belong together, so this judges by what it knows, and only after a whole lease:
+//! The machine cannot know which calls belong together. It judges by the following, and only after a whole lease:
 //!
-//! - A call that began before the hold did cannot come after it: two branches of a `join!`.
-//! - A task that is polled while it waits, and not for the wait, has other work: a branch that may still unlock.
-//! - A hold in a scope that is waited for by a task without one: often a `spawn` inside of the scope. It may also be an
+//! - A call that began before the hold cannot follow it in one task: the two are branches of a `join!`.
+//! - If something other than the wait wakes a waiting task, the task has other work: a branch that may still unlock.
+//! - A task without a scope that waits for the hold of a scope is often a `spawn` inside that scope. It may also be an
 //!   independent task, so the warning is conditional.
-//! - A permit is waited for beside others of the same task as a rule. Only if theirs leave too few can it wait for itself.
+//! - A task often waits for a permit while it has others. It can wait for itself only if those leave too few.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ impl Stuck {
     }
 }
 
-/// Of a shared name, so many owners are looked at: a look at all of them for each waiter would be quadratic.
+/// How many owners of a shared name to look at. A look at all of them for each waiter would be quadratic.
 pub const SEARCHED: usize = 16;
 
-/// Whether one of these waiters waits for one of these holds, which is its own. Each hold is found once.
+/// Whether one of these waiters waits for one of these holds that is its own. Reports each hold once.
 pub fn find(entries: &mut Slab<Entry>, held: &[Id], waiters: &[(Id, Seq)], now: Instant) -> Option<Stuck> {
     let (id, found) = held.iter().find_map(|id| {
         let own = held_by(entries, *id).filter(|own| own.warning == Warning::NotGiven)?;
@@ -63,7 +63,7 @@ fn waiting_entry(entries: &Slab<Entry>, id: Id) -> Option<(&Who, &Call)> {
     if let Stage::Queued(queued) = &entry.stage { Some((&entry.who, &queued.attempt.call)) } else { None }
 }
 
-/// Whether the call cannot be served while the task of this hold keeps all that it has.
+/// Whether the server cannot serve the call while the task of this hold keeps everything that it has.
 fn is_excluded(entries: &Slab<Entry>, held: &[Id], hold: &Hold, who: &Who, call: &Call) -> bool {
     let Some(Share { weight, limit }) = share_of(&call.terms).filter(|_| who.keys.kind == Kind::Semaphore) else {
         return true;
@@ -78,7 +78,7 @@ fn judge(hold: &Hold, call: &Call, now: Instant) -> Option<Stuck> {
     let has_waited_long = call.began > hold.holder.began && call.began + hold.lease.length() <= now;
     let is_same_task = call.task == hold.holder.task;
     match hold.holder.scope {
-        // In a scope the holder would have re-entered, so only a call from outside of it can be stuck.
+        // Inside the scope the call would have re-entered, so only a call from outside can be stuck.
         Scope::Owner if has_waited_long && call.scope == Scope::Call && !is_same_task => Some(Stuck::Scope),
         Scope::Call if has_waited_long && is_same_task && call.attention == Attention::Undisturbed => Some(Stuck::Task),
         _ => None,

@@ -1,4 +1,4 @@
-//! Where a request stands that is repeated until it is answered, and its answer.
+//! The state of a request that the client repeats until it is answered, and its answer.
 
 use crate::backoff::Backoff;
 use crate::canonical::{Epoch, RequestNumber, Seq};
@@ -10,7 +10,7 @@ use crate::time::{Instant, ServerTime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sending {
-    /// It is to be sent as soon as it may.
+    /// It goes out as soon as it may.
     Waits,
     UnderWay(RequestNumber),
     Pause(Instant),
@@ -37,14 +37,14 @@ impl Sending {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// A pause that is over ends.
+    /// Ends a pause whose time has passed.
     pub fn go_on(&mut self, now: Instant) {
         if self.is_due(now) {
             *self = Self::Waits;
         }
     }
 
-    /// It goes at once, if it pauses.
+    /// Ends a pause early.
     pub fn hurry(&mut self) {
         if let Self::Pause(_) = self {
             *self = Self::Waits;
@@ -52,27 +52,27 @@ impl Sending {
     }
 }
 
-/// A request that is repeated with its seq until it is answered (R1).
+/// A request that the client repeats with the same seq until it is answered (R1).
 #[derive(Debug, Clone, Hash)]
 pub struct Asked {
     pub seq: Seq,
     pub sending: Sending,
     backoff: Backoff,
-    /// Of what is under way: the server does not serve it later. 0: it may, and does no harm.
+    /// The limit of the copy under way: the server does not serve it later. 0 if it may, because that does no harm.
     pub not_after: ServerTime,
-    /// The latest `not_after` of what was sent and not answered: until then a copy may be served (R3).
+    /// The latest `not_after` of the unanswered copies. Until then the server may serve one of them (R3).
     pub copies_until: ServerTime,
     pub last: LastAnswer,
 }
 
-/// What the last of the requests came to.
+/// The outcome of the last copy.
 #[derive(Debug, Clone, Hash)]
 pub enum LastAnswer {
-    /// There was none, or its answer is about this owner alone.
+    /// There was none, or the answer is about this owner alone.
     Nothing,
-    /// Others have the lock, or are first in line; who has it, where the answer says so.
+    /// Others have the lock, or are first in line. With the holder, if the answer names it.
     Others(Option<Box<HeldBy>>),
-    /// If one of those before may have been served, this says so too.
+    /// If the server may have served an earlier copy, the error says so too.
     Failed(RequestError),
 }
 
@@ -94,7 +94,7 @@ impl Asked {
         takes
     }
 
-    /// What is under way may be served until its `not_after`, whatever the server's clock shows later (R3).
+    /// The server may serve the copy under way until its `not_after`, whatever its clock shows later (R3).
     pub fn count_copies(&mut self) {
         self.copies_until = self.copies_until.max(self.not_after);
     }
@@ -107,13 +107,13 @@ impl Asked {
         self.sending = Sending::Pause(now + self.backoff.pause_after(error));
     }
 
-    /// There was no answer. It is sent again after a pause.
+    /// The request failed. The client sends it again after a pause.
     pub fn repeat(&mut self, error: RequestError, now: Instant) {
         self.pause_after(&error, now);
         self.last = LastAnswer::Failed(error.after(self.failure()));
     }
 
-    /// The same. `Err`: no other request can help.
+    /// The same, or `Err` if no other try can help.
     pub fn repeat_unless_final(&mut self, error: RequestError, now: Instant) -> Result<(), RequestError> {
         let is_final = error.is_final();
         self.repeat(error, now);
@@ -124,12 +124,12 @@ impl Asked {
         if let LastAnswer::Failed(error) = &self.last { Some(error) } else { None }
     }
 
-    /// Whether the server may have served a request that has no answer.
+    /// Whether the server may have served a copy without an answer.
     pub fn may_have_run(&self) -> bool {
         self.failure().is_some_and(RequestError::may_have_run)
     }
 
-    /// Why there is no answer when its time is over. `why`: if none has failed.
+    /// The error if the time has run out. `why` counts if no copy has failed.
     pub fn out_of_time(&self, why: Cause) -> RequestError {
         match self.failure().cloned() {
             failure if self.sending.is_under_way() => {
@@ -149,12 +149,12 @@ pub struct Answered {
     pub reply: Result<Reply, RequestError>,
 }
 
-/// When a request was sent, and to which server.
+/// When the client sent a request, and to which server.
 #[derive(Debug, Clone, Copy)]
 pub struct Sent {
-    /// The instant before: leases count from here (R5).
+    /// The instant before sending: leases count from here (R5).
     pub at: Instant,
-    /// Of the server at that time.
+    /// The epoch of the server at that time.
     pub epoch: Epoch,
 }
 

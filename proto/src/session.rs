@@ -1,4 +1,4 @@
-//! The machine as its driver sees it: events in, effects out, and when to come back.
+//! The machine as its driver sees it: events in, effects out, and a timer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -32,7 +32,8 @@ use crate::timers::{STEP, Timer};
 use crate::trust::Grant;
 use crate::work::{Whose, Work};
 
-/// All that one client holds and wants. `verify/explore` reads what is public here; a driver does not.
+/// Everything that one client holds and wants. The public fields are for `verify/explore`; a driver does not read
+/// them.
 #[derive(Debug, Clone, Hash)]
 pub struct Session {
     pub entries: Slab<Entry>,
@@ -42,11 +43,11 @@ pub struct Session {
     state: State,
     work: VecDeque<Work>,
     working: Option<Instant>,
-    /// Owners whose last release has no answer yet.
+    /// The number of owners whose last release is unanswered.
     releasing: usize,
 }
 
-/// Where a call is.
+/// The place of a call in the machine, and its limit.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct CallPlace {
     pub at: At,
@@ -56,7 +57,7 @@ pub struct CallPlace {
 #[derive(Debug, Clone, Copy, Hash)]
 pub enum At {
     Entry(Id),
-    /// It asks once.
+    /// The call is a question.
     Chore(Id),
 }
 
@@ -69,7 +70,7 @@ impl CallPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     Open,
-    /// What is released and left has its time until then.
+    /// Releases and leaves have until this instant to be answered.
     Closing(Closing, Instant),
     Closed(Closing),
 }
@@ -94,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Takes one event. What is to be done because of it is appended to `effects`, in the order in which it is to be done.
+    /// Takes one event and appends its effects to `effects`, in the order in which the driver must carry them out.
     pub fn step(&mut self, now: Instant, event: Event<'_>, effects: &mut Vec<Effect>) {
         let first = effects.len();
         let late = self.next_timer().is_some_and(|due| due + LATE < now);
@@ -111,20 +112,20 @@ impl Session {
         self.common.timers.next().into_iter().chain(self.common.node_due).min()
     }
 
-    /// Whether the server that has the lock now may not know the hold of this call (R15). It is being asked, and
+    /// Whether the server that has the lock now may not know this call's hold (R15). The machine is asking it, and
     /// [`Effect::Valid`] or [`Effect::Lost`] follows.
     pub fn is_doubted(&self, call: CallId) -> bool {
         let entry = self.entry_of(call).and_then(|id| self.entries.get(id));
         entry.is_some_and(|entry| entry.is_doubted(self.common.slots.serving(entry.who.slot).epoch))
     }
 
-    /// What this owner has or asks for at a name.
+    /// The stage of an owner at a name.
     pub fn stage_at(&self, owner: u64, lock_key: &Arc<str>) -> &Stage {
         let entry = self.entry_at(owner, lock_key).and_then(|id| self.entries.get(id));
         entry.map_or(&Stage::Idle, |entry| &entry.stage)
     }
 
-    /// How many holds and leaves have had no answer.
+    /// The number of releases and leaves that are unanswered.
     pub fn unfinished(&self) -> usize {
         self.releasing + self.common.chores.leaves
     }
@@ -133,17 +134,17 @@ impl Session {
         &self.common.settings
     }
 
-    /// The server of a slot, as far as the machine has been told.
+    /// The server of a slot, as far as the machine knows.
     pub fn serving(&self, slot: u16) -> NodeId {
         self.common.slots.serving(slot).node
     }
 
-    /// The clock of a server, in microseconds since 1970; 0 if it is not known.
+    /// A server's clock in microseconds since 1970, or 0 if it is unknown.
     pub fn server_micros(&self, now: Instant, node: NodeId) -> i64 {
         self.common.nodes.get(usize::from(node.0)).map_or(0, |node| node.clock.micros_at(now))
     }
 
-    /// Whether nothing is left of any call, and nothing is to be sent.
+    /// Whether nothing is left of any call, and nothing waits to be sent.
     pub fn is_idle(&self) -> bool {
         let Common { queues, chores, .. } = &self.common;
         let is_idle =
@@ -151,17 +152,17 @@ impl Session {
         is_idle && queues.is_empty() && chores.chores.is_empty() && self.next_timer().is_none()
     }
 
-    /// This owner at this name.
+    /// The entry of this owner at this name.
     pub fn entry_at(&self, owner: u64, lock_key: &Arc<str>) -> Option<Id> {
         self.by_name.get(&(lock_key.clone(), owner)).copied()
     }
 
-    /// Where the owner of this call or guard is.
+    /// The entry of this call or guard.
     pub fn entry_of(&self, call: CallId) -> Option<Id> {
         self.calls.get(call.0)?.entry()
     }
 
-    /// `None`: nothing of the asker is left.
+    /// `None` if the asker no longer exists.
     fn slot_of(&self, asker: Asker) -> Option<u16> {
         match asker {
             Asker::Entry(id) | Asker::Renewal(id) => self.entries.get(id).map(|entry| entry.who.slot),
@@ -170,13 +171,13 @@ impl Session {
         }
     }
 
-    /// All owners at this name, oldest first.
+    /// The entries of all owners at this name, oldest first.
     fn entries_at(&self, lock_key: &Arc<str>) -> impl Iterator<Item = Id> {
         let (from, to) = ((lock_key.clone(), 0), (lock_key.clone(), u64::MAX));
         self.by_name.range(from..=to).map(|(_, id)| *id)
     }
 
-    /// Those that had their last outcome are forgotten, and the limit of those that were granted the lock is over.
+    /// Forgets calls with a last outcome, and stops the limits of calls with a grant.
     fn forget_calls(&mut self, effects: &[Effect]) {
         for effect in effects {
             match effect {
@@ -240,7 +241,7 @@ impl Step<'_> {
         Desk { now, punctuality, common: &mut self.session.common, effects: self.effects }
     }
 
-    /// Changes an entry, lets its next calls go on, and removes it when nothing of it is left.
+    /// Changes an entry, starts its next calls, and removes it if that leaves nothing of it.
     fn with(&mut self, id: Id, change: impl FnOnce(&mut Entry, &mut Desk<'_>)) {
         let Self { now, punctuality, .. } = *self;
         let Session { entries, common, by_name, releasing, .. } = &mut *self.session;
@@ -262,7 +263,8 @@ impl Step<'_> {
         let why = self.session.state.closing();
         self.with(entry, |entry, desk| {
             change(entry, desk);
-            // The owner may have been closed before: with the runtime gone, a release that begins now would wait for nothing.
+            // `close` may have passed this entry already. With the runtime gone, a release that begins now would wait
+            // for nothing.
             why.into_iter().for_each(|why| entry.close(why, desk));
         });
     }
@@ -289,8 +291,7 @@ impl Step<'_> {
         id
     }
 
-    /// A call about the hold of a guard. `limit`: until when the machine tries. A shrink has none, because its hold keeps the time
-    /// of its caller.
+    /// A call about a guard's hold, until `limit`. A shrink has none: the hold itself keeps the time of its caller.
     fn change(
         &mut self,
         call: CallId,
@@ -320,7 +321,7 @@ impl Step<'_> {
 
     fn gone(&mut self, call: CallId) {
         match self.session.calls.get(call.0).map(|place| place.at) {
-            // What is under way may still be served.
+            // The server may still serve a request that is under way.
             Some(At::Chore(id)) => drop(self.desk().end_chore(id)),
             _ => self.with_call(call, |entry, desk| entry.gone(call, desk)),
         }
@@ -329,7 +330,7 @@ impl Step<'_> {
     }
 
     fn give_back(&mut self, handle: Handle) {
-        // Nothing is sent any more: its lease ends it.
+        // The client sends nothing any more. The hold ends with its lease.
         if let State::Closed(_) | State::Closing(Closing::RuntimeGone, _) = self.session.state {
             return;
         }
@@ -338,7 +339,7 @@ impl Step<'_> {
         self.desk().give_back(keys, slot, handle);
     }
 
-    /// Sends some of what waits, as far as it may go.
+    /// Sends some of the waiting requests, as far as limits and gates allow.
     fn send(&mut self) {
         let (mut left, limit) = (STEP, self.session.common.settings.in_flight);
         while let Some(node) = self.session.common.next_ready() {
@@ -357,7 +358,7 @@ impl Step<'_> {
         self.plan_work();
     }
 
-    /// What is left is due at once.
+    /// Makes the remaining work due at once.
     fn plan_work(&mut self) {
         let Session { common, work, working, .. } = &mut *self.session;
         let due = (!work.is_empty() || common.has_ready()).then_some(self.now);
@@ -368,7 +369,7 @@ impl Step<'_> {
         let Some(slot) = self.session.slot_of(asker) else { return };
         let (sent, Serving { node: serving, epoch }) = (self.now, self.session.common.slots.serving(slot));
         if serving != node {
-            // The slot has moved since, and its check has not come to this one yet.
+            // The slot has moved, and the check that follows a move has not reached this asker yet.
             return self.keep(asker);
         }
         let number = self.session.common.next_request();
@@ -379,7 +380,7 @@ impl Step<'_> {
         self.effects.push(Effect::Send(RequestId { node, number }, connection, request));
     }
 
-    /// Has it wait at the node that serves its slot now.
+    /// Moves the asker to the node that serves its slot now.
     fn keep(&mut self, asker: Asker) {
         match asker {
             Asker::Entry(id) | Asker::Renewal(id) => self.with(id, |_, _| {}),
@@ -388,7 +389,7 @@ impl Step<'_> {
         }
     }
 
-    /// The request whose turn has come. `None`: it is not wanted any more.
+    /// Makes the request whose turn has come. `None` if the asker does not want it any more.
     fn make(&mut self, asker: Asker, number: RequestNumber) -> Option<Request> {
         let mut made = None;
         match asker {
@@ -419,7 +420,7 @@ impl Step<'_> {
         self.end(id, number, request, reply);
     }
 
-    /// A request has its answer, or will have none.
+    /// Ends a request: its answer has come, or never will.
     fn end(&mut self, node: NodeId, number: RequestNumber, request: InFlight, reply: Result<Reply, RequestError>) {
         self.session.common.becomes_ready(node);
         let InFlight { sent, epoch, .. } = request;
@@ -459,7 +460,7 @@ impl Step<'_> {
         }
     }
 
-    /// A poll names the holder of the lock.
+    /// A poll has named a holder.
     fn found(&mut self, keys: &Arc<Keys>, holder: &PolledHolder) {
         let PolledHolder { owner, attempt, token, lease_left } = holder;
         let said = Said::Polled { token: *token };
@@ -468,21 +469,21 @@ impl Step<'_> {
         }
     }
 
-    /// `holder`: of a lock.
+    /// `holder` is set for locks only.
     fn warn_of_self_wait(&mut self, keys: &Arc<Keys>, holder: Option<&PolledHolder>, waiters: &[(Id, Seq)]) {
         let held: Vec<_> = match keys.kind {
             Kind::Lock => {
                 let owner = holder.and_then(|holder| owner_of(&holder.owner));
                 owner.and_then(|owner| self.session.entry_at(owner, &keys.lock)).into_iter().collect()
             }
-            // A holder is older than its waiters.
+            // The oldest entries come first, and a holder is older than its waiters.
             Kind::Semaphore | Kind::RwLock => self.session.entries_at(&keys.lock).take(self_wait::SEARCHED).collect(),
         };
         let note = self_wait::find(&mut self.session.entries, &held, waiters, self.now);
         self.effects.extend(note.map(|stuck| Effect::Note(stuck.note(keys.clone()))));
     }
 
-    /// The server says that this owner has the lock. What another client has is not for this one to leave.
+    /// The server reports that this owner has the lock. The owners of other clients are not for this client to leave.
     fn has_lock(&mut self, lock_key: &Arc<str>, owner_id: &str, seq: Seq, said: Said) -> Recognition {
         if !self.session.common.settings.is_ours(owner_id) {
             return Recognition::Known;
@@ -494,8 +495,8 @@ impl Step<'_> {
         recognition
     }
 
-    /// A copy of an old request has taken the lock, or a server that took over brings back a stale place (R15). With the seq
-    /// that the server named: a later request of this owner is not touched (R4).
+    /// A copy of an old request has taken the lock, or a server that took over brings back a stale place (R15). The
+    /// leave has the seq that the server named, so it does not touch a later request of this owner (R4).
     fn leave_unknown(&mut self, keys: Arc<Keys>, owner_id: &str, seq: Seq, lease: Duration) {
         let slot = self.session.common.slots.of(&keys.lock);
         let (owner, place, copies_until) = (owner_id.into(), String::new(), ServerTime::default());
@@ -505,12 +506,13 @@ impl Step<'_> {
     fn pushed(&mut self, connection: Connection, push: &Push<'_>) {
         let (Push::Grant { lock, .. } | Push::Revoked { lock, .. }) = *push;
         let common = &mut self.session.common;
-        // A message by an earlier connection may be of a server that has been replaced.
+        // A message from an earlier connection may come from a server that has been replaced.
         if common.node(connection.node).connection() != Some(connection) {
             return;
         }
         if common.slots.serving(common.slots.of(lock)).node != connection.node {
-            // The node has lost the slot to another one, which may have granted the lock too (P1): only a reason to ask.
+            // Another node has taken over the slot, and may have granted the lock too (P1). The message is only a
+            // reason to ask.
             let queue = common.queues.of(lock);
             return queue.into_iter().for_each(|id| self.desk().verify_soon(id));
         }
@@ -533,7 +535,7 @@ impl Step<'_> {
         if let Some(id) = owner_of(owner_id).and_then(|owner| self.session.entry_at(owner, &lock_key.into())) {
             self.with(id, |entry, desk| entry.revoked(token, desk));
         }
-        // The ended hold may have been the grant of a ticket whose message is lost.
+        // The ended hold may have been the grant of a waiter whose message got lost.
         self.desk().verify_all(lock_key);
     }
 
@@ -576,7 +578,8 @@ impl Step<'_> {
         self.lose_answers(connection.node, under_way, &unanswered(Fault::Disconnected));
     }
 
-    /// An answer that comes all the same is ignored: a hold that it began would be unknown to the server that took over.
+    /// The machine ignores an answer that still comes: the server that took over would not know a hold that begins
+    /// with it.
     fn lose_answers(&mut self, id: NodeId, numbers: Vec<RequestNumber>, error: &RequestError) {
         for number in numbers {
             if let Some(request) = self.session.common.node(id).end(number) {
@@ -601,9 +604,9 @@ impl Step<'_> {
         self.work();
     }
 
-    /// What waits or holds at this node is asked about, waits first.
+    /// Asks about each wait and hold at this node, waits first.
     fn check_all(&mut self, node: NodeId) {
-        // What has begun goes on: begun anew with each slot that moves, it would never come to the last holds.
+        // A check that has begun goes on. If each slot that moves restarted it, it would never reach the last holds.
         for whose in [Whose::Queues, Whose::Entries, Whose::Chores] {
             let check = Work::Check { node, whose, from: 0 };
             if !self.session.work.contains(&check) {
@@ -612,7 +615,7 @@ impl Step<'_> {
         }
     }
 
-    /// Lets all requests go once those that come first on a new connection are answered.
+    /// Lets all requests go once the checks on a new connection are answered, or their time has passed.
     fn end_checks(&mut self, id: NodeId) {
         let is_at_work = self.session.work.iter().any(|work| work.checks() == Some(id));
         let (now, node) = (self.now, self.session.common.node(id));
@@ -668,7 +671,7 @@ impl Step<'_> {
         let mut planned = match (self.session.state, why) {
             (State::Open, _) => None,
             (State::Closing(Closing::ByUser, before), Closing::RuntimeGone) => Some(before),
-            // What is held was good until its deadline.
+            // Holds stayed valid without the runtime, until their deadlines. Now they end.
             (State::Closed(Closing::RuntimeGone), Closing::ByUser) => {
                 self.session.work.push_back(Work::Close { why, from: 0 });
                 return self.work();
@@ -698,7 +701,7 @@ impl Step<'_> {
         }
     }
 
-    /// No request can be sent, and none will be answered.
+    /// The client can send nothing any more, and no answer will come.
     fn stop_sending(&mut self) {
         let nodes: Vec<_> = self.session.common.nodes.iter().map(|node| node.id).collect();
         for id in nodes {
@@ -721,7 +724,7 @@ impl Step<'_> {
         }
     }
 
-    /// Returns how much was done, and what is left.
+    /// Returns the amount of work done, and the work that is left.
     fn do_some(&mut self, work: Work, count: usize) -> (usize, Option<Work>) {
         match work {
             Work::Check { node, whose, from } => {

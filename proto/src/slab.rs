@@ -1,14 +1,14 @@
-//! Values by small numbers. A number is used again for another value, and its generation tells the two apart.
+//! Values by small numbers. Numbers are reused, and the generation distinguishes a new value from an old one.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// How many free places at the end one removal gives back at most: all of them at once would take too long.
+/// The most free places at the end that one removal frees. Freeing all of them at once would take too long.
 const GIVEN_BACK: usize = 4;
 
-/// The number of a value in its [`Slab`], and in what is [`Beside`] that.
+/// The number of a value in its [`Slab`], and in each [`Beside`] that uses the slab's numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
@@ -22,7 +22,7 @@ impl fmt::Debug for Id {
 }
 
 impl Hash for Id {
-    /// Without the generation: no state refers to a value that is gone.
+    /// Skips the generation, because no state refers to a value that is gone.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.index.hash(state);
     }
@@ -83,7 +83,7 @@ impl<T> Beside<T> {
         Some(value)
     }
 
-    /// The value is dropped where it is. Returns whether there was one.
+    /// Drops the value in place. Returns whether there was one.
     pub fn discard(&mut self, id: Id) -> bool {
         let place = self.places.get_mut(id.index as usize);
         let meant = place.filter(|place| matches!(place, Some((generation, _)) if *generation == id.generation));
@@ -94,7 +94,7 @@ impl<T> Beside<T> {
         is_there
     }
 
-    /// One place has become free. Shortens the end, if it is free.
+    /// A place has become free. Drops free places at the end.
     fn give_back(&mut self) {
         self.len -= 1;
         for _ in 0..GIVEN_BACK {
@@ -107,11 +107,11 @@ impl<T> Beside<T> {
     }
 }
 
-/// Values that get their numbers here.
+/// Values to which the slab gives numbers.
 #[derive(Debug, Clone)]
 pub struct Slab<T> {
     values: Beside<T>,
-    /// The smallest first, so that the end of the slab becomes free and its memory can be returned.
+    /// The smallest comes first, so that the end becomes free and its memory can be returned.
     free: BinaryHeap<Reverse<u32>>,
     generation: u32,
 }
@@ -129,7 +129,7 @@ impl<T: Hash> Hash for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// A value that knows its number.
+    /// Inserts a value that knows its number.
     pub fn insert_with(&mut self, value: impl FnOnce(Id) -> T) -> Id {
         let id = Id { index: self.free_index(), generation: self.generation };
         self.generation = self.generation.wrapping_add(1);
@@ -141,7 +141,7 @@ impl<T> Slab<T> {
         self.insert_with(|_| value)
     }
 
-    /// The first one that is not in use. It is never behind the end: what has been given back there is free too.
+    /// The smallest free number. It is never past the end: numbers of places that were dropped there are free too.
     fn free_index(&mut self) -> u32 {
         let end = || u32::try_from(self.values.places.len()).unwrap_or(u32::MAX);
         self.free.pop().map_or_else(end, |Reverse(index)| index)
@@ -153,7 +153,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The value is dropped where it is.
+    /// Drops the value in place.
     pub fn discard(&mut self, id: Id) {
         if self.values.discard(id) {
             self.free.push(Reverse(id.index));
@@ -168,7 +168,7 @@ impl<T> Slab<T> {
         self.values.get_mut(id)
     }
 
-    /// The numbers in use among `count` places from this one on, and where to go on. `None`: there are no more.
+    /// The numbers in use among `count` places from this one on, and where to go on, or `None` at the end.
     pub fn ids_from(&self, from: usize, count: usize) -> (Vec<Id>, Option<usize>) {
         let (places, end) = (&self.values.places, from.saturating_add(count));
         let id = |(index, place): (usize, &Option<(u32, T)>)| {

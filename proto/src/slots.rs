@@ -1,4 +1,4 @@
-//! The slots of a cluster: which one a key has, which server serves it, and since when.
+//! The slots of a cluster: the slot of a key, its server, and the epoch.
 
 use std::ops::RangeInclusive;
 
@@ -8,7 +8,7 @@ use crate::event::NodeId;
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
 
-/// CRC16 of the XMODEM kind, as the specification of Redis Cluster names it: polynomial 0x1021, from 0.
+/// CRC16/XMODEM, as the specification of Redis Cluster names it: polynomial 0x1021, from 0.
 const CRC16: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -25,7 +25,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// The slot of a lock's keys: that of their hash tag, which each of them has.
+/// The slot of a lock's keys, which all have the same hash tag.
 pub fn slot_of(lock_key: &str) -> u16 {
     let tag = lock_key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(lock_key);
@@ -33,7 +33,7 @@ pub fn slot_of(lock_key: &str) -> u16 {
     hashed.bytes().fold(0, step) % SLOTS
 }
 
-/// Which server has a slot, and its epoch there: it changes with each connection, and when the slot moves.
+/// The server of a slot, and the epoch of the slot, which changes with each connection and when the slot moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Serving {
     pub node: NodeId,
@@ -43,9 +43,9 @@ pub struct Serving {
 /// What a client is connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Topology {
-    /// The node 0 has all keys.
+    /// Node 0 has all keys.
     OneServer,
-    /// Which node has which slot is known by [`LinkEvent::Serves`](crate::event::LinkEvent::Serves).
+    /// [`LinkEvent::Serves`](crate::event::LinkEvent::Serves) reports which node has which slot.
     Cluster,
 }
 
@@ -53,7 +53,7 @@ pub enum Topology {
 #[derive(Debug, Clone, Hash)]
 pub struct Slots {
     topology: Topology,
-    /// By the first slot of each range, in order.
+    /// The first slot of each range, and its server, in order.
     ranges: Vec<(u16, Serving)>,
     last: Epoch,
 }
@@ -68,7 +68,7 @@ impl Slots {
         Self { topology, ranges: vec![(0, Serving { node, epoch: last })], last }
     }
 
-    /// The slot of a lock. One server has all of its keys in the slot 0.
+    /// The slot of a lock. A single server has all of its keys in slot 0.
     pub fn of(&self, lock_key: &str) -> u16 {
         match self.topology {
             Topology::OneServer => 0,
@@ -82,7 +82,7 @@ impl Slots {
         range.and_then(|at| self.ranges.get(at)).map_or(nobody, |(_, serving)| *serving)
     }
 
-    /// A node has a new connection: what it has answered before has to be asked again.
+    /// A node has a new connection: the client must ask again for everything it answered before.
     pub fn renew(&mut self, node: NodeId) {
         self.last = self.last.next();
         let of_node = self.ranges.iter_mut().filter(|(_, serving)| serving.node == node);

@@ -1,4 +1,4 @@
-//! Time as the machine counts it: numbers that its driver brings along.
+//! Time in the machine: numbers that the driver passes in.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::canonical::write_instant;
 use crate::command::millis;
 
-/// A local instant, in microseconds since a start that the driver has chosen.
+/// A local instant, in microseconds since a start that the driver chose.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(
-    /// One more, so that an instant that may be missing has the same size.
+    /// One more, so that `Option<Instant>` has the same size.
     NonZeroU64,
 );
 
@@ -25,7 +25,7 @@ impl Instant {
         self.0.get() - 1
     }
 
-    /// The time from `earlier` until this instant; none if it is not earlier.
+    /// The time from `earlier` until this instant, or 0 if `earlier` is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.micros().saturating_sub(earlier.micros()))
     }
@@ -69,7 +69,7 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// An instant by a server's clock, in milliseconds since 1970; 0 stands for none.
+/// An instant by a server's clock, in milliseconds since 1970; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ServerTime(pub i64);
 
@@ -90,22 +90,22 @@ impl Hash for ServerTime {
     }
 }
 
-/// A server's clock as seen from here.
+/// The machine's estimate of a server's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock {
-    /// In microseconds. `None`: nothing was learnt yet.
+    /// In microseconds. `None` before the first answer with a time.
     offset: Option<i64>,
-    /// When the request was sent whose answer gave the offset.
+    /// When the client sent the request whose answer gave the offset.
     sent: Instant,
 }
 
 impl Clock {
-    /// Learns from an answer with the server's time, whose request was sent at `sent`.
+    /// Learns from an answer with the server's time. The client sent its request at `sent`.
     ///
-    /// The server read its clock later than that, so the estimate is ahead of the truth by up to the duration of the request.
-    /// That is the safe side for R2: a `not_after` computed from it is never too early.
+    /// The server read its clock later than that, so the estimate is ahead of the truth by up to the duration of the
+    /// request. That is the safe side for R2: a `not_after` computed from it is never too early.
     pub fn learn(&mut self, sent: Instant, server_micros: i64) {
-        // Answers may overtake each other, and the server of an earlier one may have been another.
+        // Answers may overtake each other, and an earlier one may come from another server.
         if sent >= self.sent {
             *self = Self { offset: Some(server_micros.saturating_sub_unsigned(sent.micros())), sent };
         }
@@ -113,18 +113,18 @@ impl Clock {
 
     /// The server's time at a local instant.
     pub fn at(&self, now: Instant) -> ServerTime {
-        // None and not the local time: a server without tokens would give it as a token (P2).
+        // 0 and not the local time: a server without tokens would give that as a token (P2).
         ServerTime(self.micros_at(now) / 1000)
     }
 
-    /// The same in microseconds, as tokens count.
+    /// The same in microseconds, the unit of tokens.
     pub fn micros_at(&self, now: Instant) -> i64 {
         self.offset.map_or(0, |offset| offset.saturating_add_unsigned(now.micros()))
     }
 }
 
 impl Hash for Clock {
-    /// Without the time of the answer, so that its age makes no new state.
+    /// Skips the time of the answer, so that its age does not make a new state.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.offset.map(i64::to_ne_bytes).hash(state);
     }
@@ -142,11 +142,11 @@ mod tests {
         assert_eq!(clock.at(at(11)), ServerTime(0));
         clock.learn(at(1), 1_000_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(1_010_000));
-        // Another server answers, whose clock is ahead, and then an earlier answer of the first one is read.
+        // Another server with a clock ahead answers, and then the client reads an earlier answer of the first one.
         clock.learn(at(5), 2_005_000_000);
         clock.learn(at(3), 1_002_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(2_011_000));
-        // A clock that jumps back is followed.
+        // The estimate follows a clock that jumps back.
         clock.learn(at(6), 1_006_000_000);
         assert_eq!(clock.at(at(11)), ServerTime(1_011_000));
     }

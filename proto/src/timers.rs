@@ -1,4 +1,4 @@
-//! What is due when, and what waits to be sent.
+//! When things are due, and which requests wait.
 
 use std::collections::BTreeSet;
 
@@ -7,11 +7,11 @@ use crate::node::{Asker, Lane, Place};
 use crate::slab::Id;
 use crate::time::Instant;
 
-/// How many names, holds or timers one step attends to, and how many requests it sends, so that no caller waits long for the
-/// machine. A timer that is due at once has the next step do the rest.
+/// How many names, holds or timers one step attends to, and how many requests it sends, so that no caller waits long
+/// for the machine. A timer that is due at once makes the next step continue.
 pub const STEP: usize = 128;
 
-/// What a timer is for. Each has one at most.
+/// The subject of a timer. Each has one at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     Entry(Id),
@@ -19,9 +19,9 @@ pub enum Timer {
     Call(CallId),
     Queue(Id),
     Chore(Id),
-    /// Work that was begun in an earlier step.
+    /// Work that an earlier step began.
     Work,
-    /// The client does not wait any longer for what is unfinished.
+    /// The client stops waiting for unfinished releases and leaves.
     Closing,
 }
 
@@ -29,7 +29,7 @@ pub enum Timer {
 pub struct Timers(BTreeSet<(Instant, Timer)>);
 
 impl Timers {
-    /// Moves a timer. `planned` is where its owner keeps for when it is set.
+    /// Moves a timer. Its owner keeps the time of the timer in `planned`.
     pub fn plan(&mut self, timer: Timer, planned: &mut Option<Instant>, due: Option<Instant>) {
         if *planned == due {
             return;
@@ -47,13 +47,13 @@ impl Timers {
         self.0.first().map(|(due, _)| *due)
     }
 
-    /// Some of those that are due, in order. They stay set until their owners move them.
+    /// Some of the due timers, in order. They remain until their owners move them.
     pub fn due(&self, now: Instant, count: usize) -> Vec<Timer> {
         self.0.iter().take_while(|(due, _)| *due <= now).take(count).map(|(_, timer)| *timer).collect()
     }
 }
 
-/// When an asker is to be called next, and where it waits to send.
+/// When the machine next attends to an asker, and the place where its request waits.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 pub struct Standing {
     pub planned: Option<Instant>,
@@ -61,13 +61,13 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Whether nothing is to be done, as is usual: no request is wanted, and the timer is the same.
+    /// Whether nothing changes, as is usual: the asker wants no request, and its timer is the same.
     pub fn is_kept(self, due: Option<Instant>, wants: Option<Lane>) -> bool {
         self.planned == due && self.place.is_none() && wants.is_none()
     }
 }
 
-/// What an asker wants of that.
+/// The timer and the lane that an asker wants.
 pub struct Wish {
     pub timer: Timer,
     pub asker: Asker,

@@ -1,4 +1,4 @@
-//! Whether a pushed grant may be relied on without asking (R7).
+//! Whether the client may rely on a pushed grant without asking (R7).
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use crate::keys::Kind;
 use crate::lease;
 use crate::time::Instant;
 
-/// A pushed grant: the lock under this token, for that long from when it was made.
+/// A pushed grant: the lock under this token, for that long from the moment of the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub token: u64,
     pub lease: Duration,
 }
 
-/// What an answer about a name proves: every grant that was made later has a greater token.
+/// The proof in an answer about a name: every later grant has a greater token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Floor {
     pub token: u64,
-    /// The instant before its request was sent.
+    /// The instant before the client sent the request.
     pub asked: Instant,
     pub round_trip: Duration,
-    /// Of the server that gave it.
+    /// The epoch of the server that gave it.
     pub epoch: Epoch,
 }
 
 impl Floor {
-    /// Until when this grant may be relied on. A token above the floor shows that it was made after the request, so the server
-    /// keeps it at least until `asked + lease`.
+    /// Until when the client may rely on this grant. A token above the floor shows that the server made the grant
+    /// after the request, so it keeps the grant at least until `asked + lease`.
     ///
-    /// `None`: it shows nothing, or less than `least` is left until that instant, or so little that the hold would be lost before
-    /// its first renewal is answered.
+    /// `None` if the token shows nothing, or if less than `least` is left until that instant, or so little that the
+    /// hold would end before the answer to its first renewal.
     fn trust(self, grant: Grant, least: Duration, now: Instant) -> Option<Instant> {
         let until = lease::deadline(self.asked, grant.lease);
         let lasts = now + lease::sure(least) <= until && now + grant.lease / 4 + self.round_trip < until;
@@ -42,7 +42,8 @@ impl Floor {
 #[derive(Debug, Clone, Hash)]
 pub struct Trust {
     last: Floor,
-    /// The last one with a smaller floor. An answer may name a grant's token as the floor before the grant's message is here.
+    /// The last answer with a smaller floor. An answer may name a grant's token as the floor before the grant's
+    /// message is here.
     before: Option<Floor>,
 }
 
@@ -63,7 +64,7 @@ impl Trust {
     pub fn learn(&mut self, answer: Floor) {
         let Self { last, before } = self;
         if answer.epoch > last.epoch {
-            // What another server has answered proves nothing about this one (R15).
+            // The answers of another server prove nothing about this one (R15).
             *self = Self::new(answer);
         } else if answer.epoch < last.epoch {
         } else if answer.token > last.token {
@@ -78,12 +79,12 @@ impl Trust {
         }
     }
 
-    /// `epoch`: of the server that has pushed the grant. `least`: how long it has to last yet.
+    /// `epoch` is the epoch of the server that pushed the grant. The grant must still last for `least`.
     pub fn judge(&self, kind: Kind, grant: Grant, epoch: Epoch, least: Duration, now: Instant) -> Verdict {
         if self.last.epoch != epoch {
             return Verdict::Ask;
         }
-        // What several may hold may be granted again while this one is held.
+        // The server may grant a shared name again during this hold.
         if grant.token < self.last.token && !kind.is_shared() {
             return Verdict::Over;
         }
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(floor.trust(grant(8, 3 * SECOND), SECOND, BEGUN + SECOND), Some(until));
         assert_eq!(floor.trust(grant(7, 3 * SECOND), SECOND, BEGUN + SECOND), None, "it may be older than the request");
         assert_eq!(floor.trust(grant(8, 3 * SECOND), SECOND, until), None, "it may be over");
-        // Found by the simulator, seed 1882454557196303: a hold that was lost 2 ms after it began.
+        // Found by the simulator, seed 1882454557196303: a hold that ended 2 ms after it began.
         assert_eq!(
             floor.trust(grant(8, 3 * SECOND), Duration::ZERO, until - SECOND / 2),
             None,
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(floor.trust(grant(8, 3 * SECOND), 2 * SECOND, BEGUN + SECOND), None, "not as long as it has to");
     }
 
-    /// Found by an attack: a hold that was lost before its first renewal was answered.
+    /// Found by an attack: a hold that ended before the answer to its first renewal.
     #[test]
     fn a_grant_is_relied_on_if_one_more_round_trip_fits() {
         let floor = Floor { round_trip: SECOND / 5, ..floor(7, BEGUN) };
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(judge(10), Verdict::Until(lease::deadline(BEGUN + 2 * SECOND, 5 * SECOND)));
     }
 
-    /// R15: the server that has the name now may be behind the one before, whatever an earlier answer proved.
+    /// R15: the server that has the name now may lag the one before, whatever an earlier answer proved.
     #[test]
     fn answers_of_a_new_server_replace_those_of_the_server_before() {
         let (mut trust, next) = (Trust::new(floor(9, BEGUN)), Epoch::default().next());

@@ -1,4 +1,4 @@
-//! Work that may be too much for one step: close, and what a new connection asks about, with 100,000 holds.
+//! Work that may be too much for one step, with 100,000 holds: a close, or the checks of a new connection.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::time::Instant;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Asks the server of these slots about what it may not know.
+    /// Asks a node about everything that it may not know.
     Check {
         node: NodeId,
         whose: Whose,
         from: usize,
     },
-    /// Looks at the names that were released since then at a server which has been replaced.
+    /// Looks at names that the client released since then at a server that has been replaced.
     Released {
         node: NodeId,
         slots: RangeInclusive<u16>,
@@ -36,7 +36,7 @@ pub enum Whose {
 }
 
 impl Work {
-    /// The node whose connection is being checked by it.
+    /// The node whose connection this work checks.
     pub fn checks(&self) -> Option<NodeId> {
         if let Self::Check { node, .. } = self { Some(*node) } else { None }
     }

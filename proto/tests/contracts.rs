@@ -1,4 +1,4 @@
-//! What the machine promises to its driver, and to the servers.
+//! The promises of the machine to its driver and to the servers.
 
 mod rig;
 
@@ -25,7 +25,7 @@ fn grant(token: u64, ticket: &'static str) -> Push<'static> {
     Push::Grant { token, lease: 5 * SECOND, ticket, lock: "p:{n:x}" }
 }
 
-/// R3: the copy of an acquire may be served until the time that was sent with it, whatever the server's clock shows later.
+/// R3: the server may serve a copy of an acquire until the time in that copy, whatever its clock shows later.
 #[test]
 fn a_tombstone_lasts_until_the_latest_time_that_was_sent_for_its_attempt() {
     let mut rig = Rig::new(settings());
@@ -34,7 +34,7 @@ fn a_tombstone_lasts_until_the_latest_time_that_was_sent_for_its_attempt() {
     rig.pass(3 * SECOND);
     let (_, Request::Acquire(second)) = rig.last() else { panic!("no second acquire") };
     assert!(second.not_after > first.not_after && second.seq == first.seq);
-    // Another server takes over, whose clock is a minute behind.
+    // Another server takes over, with a clock that is a minute behind.
     rig.disconnect();
     rig.shift_server_clock(-60_000_000);
     rig.connect(NodeId(0));
@@ -45,7 +45,7 @@ fn a_tombstone_lasts_until_the_latest_time_that_was_sent_for_its_attempt() {
     assert_eq!((left.copies_until, left.seq), (second.not_after, first.seq));
 }
 
-/// Else a hold would begin that the new server does not know, and nobody would check it.
+/// Otherwise a hold would begin that the new server does not know, and nothing would check it.
 #[test]
 fn an_answer_by_an_earlier_connection_counts_as_unanswered() {
     let mut rig = Rig::new(settings());
@@ -62,7 +62,7 @@ fn an_answer_by_an_earlier_connection_counts_as_unanswered() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Granted { token: 8, .. })));
 }
 
-/// It is asked whether the hold with this token is there, and a guard comes of the answer.
+/// The client confirms the hold with this token, and the answer gives the guard.
 fn is_confirmed(rig: &mut Rig, call: CallId, token: u64) {
     let (id, Request::Renew(renew)) = rig.last() else { panic!("it is not asked about") };
     assert_eq!((renew.token, renew.only), (token, Only::Attempt(1)));
@@ -82,7 +82,7 @@ fn a_message_by_an_earlier_connection_is_dropped() {
     rig.sent.clear();
     rig.step(Event::Pushed(before, grant(8, "c:1:1")));
     assert!(rig.sent.is_empty() && !rig.is_granted(call));
-    // By the present one it is asked about: no answer of this server proves anything yet.
+    // The client asks about a message from the present one: no answer of this server proves anything yet.
     rig.step(Event::Pushed(now, grant(8, "c:1:1")));
     assert!(!rig.is_granted(call));
     is_confirmed(&mut rig, call, 8);
@@ -99,7 +99,7 @@ fn a_grant_that_an_answer_proves_is_trusted() {
     assert!(rig.is_granted(call) && rig.sent.is_empty());
 }
 
-/// R7: what judges it comes with the answer.
+/// R7: the client can judge the grant once it has the answer.
 #[test]
 fn a_grant_that_overtakes_the_answer_of_its_request_counts_with_it() {
     let mut rig = Rig::new(settings());
@@ -111,7 +111,7 @@ fn a_grant_that_overtakes_the_answer_of_its_request_counts_with_it() {
     assert!(rig.is_granted(call) && rig.sent.is_empty());
 }
 
-/// It might be lost before its first renewal.
+/// The hold might end before its first renewal.
 #[test]
 fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
     let mut rig = Rig::new(settings());
@@ -123,7 +123,7 @@ fn a_hold_whose_answer_took_as_long_as_it_still_lasts_is_asked_about() {
     is_confirmed(&mut rig, call, 7);
 }
 
-/// P6: the answer is lost, and the server gives the same one.
+/// P6: the answer got lost, and the server gives the same one again.
 #[test]
 fn a_grant_for_a_request_that_pauses_has_it_sent_at_once() {
     let mut rig = Rig::new(settings());
@@ -135,7 +135,7 @@ fn a_grant_for_a_request_that_pauses_has_it_sent_at_once() {
     assert!(matches!(rig.last().1, Request::Acquire(_)));
 }
 
-/// The server keeps the lease of the grant, which was longer, until a renewal sets the one that is wanted.
+/// The server keeps the longer lease of the grant until a renewal sets the wanted one.
 #[test]
 fn the_first_renewal_of_a_short_lease_sets_it() {
     for (left, only) in [(5 * SECOND, Only::Attempt(1)), (SECOND, Only::Longer)] {
@@ -150,7 +150,8 @@ fn the_first_renewal_of_a_short_lease_sets_it() {
     }
 }
 
-/// Its answer counts as that of the first renewal, which is not sent then. Found by the simulator, seed 10.
+/// The answer to the nested call counts as the first renewal, which the client then does not send. Found by the
+/// simulator, seed 10.
 #[test]
 fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
     let mut rig = Rig::new(settings());
@@ -165,7 +166,7 @@ fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
     assert_eq!(nesting.lease, LEASE);
     rig.answer(id, Answer::Acquired(Acquired::Held { token: 8, holds: 2, lease_left: LEASE }));
     rig.step(Event::Claimed(nested));
-    // Longer than the grant.
+    // This is longer than the grant.
     rig.pass(LEASE - SECOND);
     assert!(rig.lost.is_empty());
     rig.pass(SECOND);
@@ -173,7 +174,8 @@ fn a_nested_call_before_the_first_renewal_sets_a_fixed_lease() {
 }
 
 const MANY: usize = 100_000;
-/// Effects of one step: a step attends to 128 timers and does 128 pieces of work, and each owner may send, leave and tell.
+/// The most effects of one step: a step attends to 128 timers and does 128 pieces of work, and each owner may send,
+/// leave and report.
 const IN_A_STEP: usize = 2_000;
 
 fn with_many_holds() -> (Rig, Vec<CallId>) {
@@ -182,7 +184,7 @@ fn with_many_holds() -> (Rig, Vec<CallId>) {
     (rig, calls)
 }
 
-/// With 100,000 holds each `Drop` would wait for `close` otherwise.
+/// Otherwise each `Drop` would wait for a `close` with 100,000 holds.
 #[test]
 fn closing_does_a_bounded_part_of_its_work_in_each_step() {
     let (mut rig, calls) = with_many_holds();
@@ -211,7 +213,7 @@ fn a_reconnect_asks_about_all_holds_in_bounded_steps() {
         most = most.max(rig.step(Event::Time));
     }
     assert!(most <= IN_A_STEP, "{most} effects in a step");
-    // Each answer lets the next one go.
+    // Each answer lets the next request go.
     let mut answered = 0;
     while let Some((id, _, request)) = rig.sent.pop() {
         assert!(matches!(request, Request::Renew(_)), "{request:?}");
@@ -234,7 +236,7 @@ fn a_grant_that_is_not_claimed_goes_on_after_250_ms() {
     assert!(matches!(rig.last().1, Request::Release(_)));
 }
 
-/// A throttled process loses no turn.
+/// A throttled process does not lose its turn.
 #[test]
 fn a_process_that_stood_still_has_left_no_grant_unclaimed() {
     let mut rig = Rig::new(settings());
@@ -286,7 +288,7 @@ fn a_call_that_waits_to_be_sent_keeps_its_turn_when_its_task_has_other_work() {
     assert!(matches!(rig.last().1, Request::Acquire(acquire) if acquire.keys.name == "y"));
 }
 
-/// What is not wanted any more takes no room: a caller that comes and goes while the server is away.
+/// A dropped call takes no room: callers may come and go while the server is away.
 #[test]
 fn a_call_that_is_given_up_before_it_was_sent_leaves_nothing() {
     let mut rig = Rig::unconnected(settings(), Topology::OneServer);
@@ -317,7 +319,7 @@ fn an_old_number_of_a_call_means_nothing() {
     assert!(rig.sent.is_empty(), "the guard of another call has ended");
 }
 
-/// P8, decision 82: fixed holds too, until there is an answer.
+/// P8, decision 82: the client also asks about fixed holds, until there is an answer.
 #[test]
 fn a_new_connection_asks_about_fixed_holds_until_there_is_an_answer() {
     let mut rig = Rig::new(settings());
@@ -330,18 +332,18 @@ fn a_new_connection_asks_about_fixed_holds_until_there_is_an_answer() {
     rig.connect(NodeId(0));
     let (_, Request::Renew(first)) = rig.last() else { panic!("it is not asked about") };
     assert!(first.lease <= LEASE && first.only == Only::Longer);
-    // No answer within the time of an operation.
+    // No answer comes within the operation time-out.
     rig.pass(4 * SECOND);
     let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about again") };
     rig.answer(id, renewed(LEASE - 4 * SECOND));
     rig.pass(10 * SECOND);
     assert!(rig.sent.is_empty() && rig.lost.is_empty());
-    // It is not extended by that.
+    // That does not extend the hold.
     rig.pass(LEASE);
     assert_eq!(rig.lost, [call]);
 }
 
-/// An answer or a grant from before a slot came is asked about.
+/// The client does not trust an answer or a grant from before the move.
 #[test]
 fn a_slot_that_moves_has_its_holds_and_waits_checked_at_the_new_node() {
     let (one, two) = (NodeId(0), NodeId(1));
@@ -361,7 +363,7 @@ fn a_slot_that_moves_has_its_holds_and_waits_checked_at_the_new_node() {
     assert!(to.iter().all(|(to, _)| *to == second), "{to:?}");
     assert!(rig.sent.iter().any(|(.., request)| matches!(request, Request::Renew(_))));
     assert!(rig.sent.iter().any(|(.., request)| matches!(request, Request::Poll(poll) if poll.waits)));
-    // The node that has lost the slot answers all the same, and grants.
+    // The node that has lost the slot still answers, and grants.
     rig.answer(unanswered, held(9, LEASE));
     rig.step(Event::Pushed(first, grant(9, "c:2:2")));
     assert!(!rig.is_granted(asking) && !rig.is_granted(waiting));
@@ -381,7 +383,7 @@ fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
     rig.pass(SECOND);
     assert_eq!(rig.sent.len(), 1, "one probe");
     let (id, _) = rig.last();
-    // For a reason of its own, which the server looks at first.
+    // The reason is this request's own, and the server looks at such reasons first.
     let no_right = Refusal { kind: RefusalKind::Final, cause: Cause::new(Fault::NotConnected) };
     rig.refuse(id, RequestError::Refused(no_right));
     assert!(matches!(rig.notes.as_slice(), [Note::Refuses(..)]), "{:?}", rig.notes);
@@ -393,7 +395,7 @@ fn a_server_that_refuses_everything_is_asked_by_one_request_at_a_time() {
     assert!(!rig.sent.is_empty(), "the last one goes on");
 }
 
-/// A call that waits no longer, and whose leave is sent.
+/// Drops a waiting call, so that the client leaves.
 fn given_up(rig: &mut Rig) {
     let want = rig.want("x");
     let call = rig.call(fairlock_proto::event::Want { lease: Lease::Renewed(SECOND), ..want });
@@ -431,7 +433,7 @@ fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
     let tries = refuse_leaves(&mut rig, 100);
     assert!(tries > 200 + 64 * 5 && tries <= 200 + 64 * 10, "{tries} in ten seconds");
     assert_eq!(rig.notes.iter().filter(|note| matches!(note, Note::CannotLeave(..))).count(), 1);
-    // The server hears between two tries that this client waits, which keeps all its places.
+    // Between two tries the server receives a new place from this client, which keeps all its places alive.
     given_up(&mut rig);
     assert_eq!(accept_leaves(&mut rig), 1);
     refuse_leaves(&mut rig, 90);
@@ -440,7 +442,7 @@ fn refused_leaves_are_tried_a_few_at_a_time_and_all_go_when_one_is_accepted() {
     assert!(rig.session.is_idle() && rig.session.unfinished() == 0);
 }
 
-/// P6: a client that comes back keeps the place alive meanwhile.
+/// P6: a client that comes back keeps the place alive in the meantime.
 #[test]
 fn a_leave_is_not_given_up_while_its_slot_is_on_the_move() {
     let mut rig = Rig::new(settings());
@@ -482,7 +484,7 @@ fn a_call_that_is_out_of_time_says_whether_others_have_the_lock() {
     rig.pass(SECOND);
     let unanswered = limited(&mut rig);
     rig.pass(8 * SECOND);
-    // The polls have no answer either.
+    // The polls go unanswered as well.
     rig.pass(2 * SECOND);
     let is_unreachable = |call| matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Unreachable(_))));
     assert!(is_unreachable(waiting) && is_unreachable(unanswered));
@@ -522,8 +524,8 @@ fn a_nested_call_does_not_extend_a_fixed_lease() {
     assert!(matches!(rig.last().1, Request::Acquire(nesting) if nesting.lease <= LEASE - 10 * SECOND));
 }
 
-/// What the log gets of a task that waits for its own lock. `disturbed`: of the holder's call and the one that waits, the one whose
-/// task has other work.
+/// The log lines about a task that waits for its own lock. `disturbed`: the call whose task has other work, of the
+/// holder's call and the one that waits.
 fn notes_of_a_self_wait(disturbed: Option<usize>) -> Vec<Note> {
     let mut rig = Rig::new(settings());
     let holder = rig.hold("x", 7);
@@ -558,7 +560,7 @@ fn a_task_that_waits_for_its_own_lock_is_warned_of_after_a_lease_unless_it_has_o
     }
 }
 
-/// Another client has the lock, and these tickets have no place.
+/// Another client has the lock, and these tickets are missing.
 fn polled_by_others(token: u64, missing: &[usize]) -> fairlock_proto::request::Answer {
     let mut polled = polled_holder("d:1", 1, token);
     if let fairlock_proto::request::Answer::Polled(polled) = &mut polled {
@@ -584,7 +586,7 @@ fn polled_holder(owner: &str, attempt: u64, token: u64) -> fairlock_proto::reque
     }))
 }
 
-/// R15: a server that took over may have the hold of a moment ago.
+/// R15: a server that took over may have the hold that ended a moment ago.
 #[test]
 fn names_that_were_released_just_before_a_connection_ended_are_asked_about() {
     let mut rig = Rig::new(settings());
@@ -602,7 +604,7 @@ fn names_that_were_released_just_before_a_connection_ended_are_asked_about() {
     assert_eq!((&*leave.owner, leave.seq), ("c:1", 1));
 }
 
-/// P8: the hold has passed on at its deadline, whoever looks first.
+/// P8: the hold ended at its deadline, whoever looks first.
 #[test]
 fn an_unlock_behind_the_deadline_is_a_loss() {
     let mut rig = Rig::new(settings());
@@ -618,7 +620,7 @@ fn an_unlock_behind_the_deadline_is_a_loss() {
     assert!(matches!(rig.last().1, Request::Leave(_)));
 }
 
-/// P6: what an attempt asked about an earlier grant says nothing about the grants of the attempt that follows on it.
+/// P6: a question about a grant of an earlier attempt proves nothing about the grants of the next attempt.
 #[test]
 fn a_call_whose_grant_was_lost_takes_the_next_one() {
     let mut rig = Rig::new(settings());
@@ -630,7 +632,7 @@ fn a_call_whose_grant_was_lost_takes_the_next_one() {
     rig.step(Event::Pushed(connection, grant(8, "c:1:1")));
     let (id, Request::Renew(_)) = rig.last() else { panic!("it is not asked about") };
     rig.answer(id, Answer::Renewed(Renewed::Lost));
-    // It goes to the end of the queue.
+    // The call goes to the end of the queue.
     rig.pass(Duration::from_millis(10));
     let (id, _) = rig.last();
     rig.answer(id, polled_by_others(9, &[0]));
@@ -648,7 +650,7 @@ fn a_call_whose_grant_was_lost_takes_the_next_one() {
     assert!(rig.is_granted(call), "{:?}", rig.sent);
 }
 
-/// A leave for it would end the hold of the other client.
+/// A leave for it would end the other client's hold.
 #[test]
 fn a_message_about_the_ticket_of_another_client_has_this_one_leave_nothing() {
     let mut rig = Rig::new(settings());
@@ -656,7 +658,7 @@ fn a_message_about_the_ticket_of_another_client_has_this_one_leave_nothing() {
     assert!(rig.sent.is_empty(), "{:?}", rig.sent);
 }
 
-/// A cluster of two nodes, the first of which has all slots, and the connection of the other one.
+/// A cluster of two nodes, of which the first has all slots, and the connection of the other one.
 fn two_nodes(in_flight: usize) -> (Rig, Connection) {
     let mut rig = Rig::unconnected(Settings { in_flight, ..settings() }, Topology::Cluster);
     rig.connect(NodeId(0));
@@ -683,7 +685,7 @@ fn a_call_waits_for_a_node_to_get_its_slot_and_to_be_connected() {
     assert!(rig.is_granted(waiting));
 }
 
-/// R15: its caller may not have read that it was granted the lock.
+/// R15: the caller may not have read its grant.
 #[test]
 fn a_hold_is_doubted_on_a_new_connection_until_the_server_has_answered() {
     let mut rig = Rig::new(settings());
@@ -698,7 +700,7 @@ fn a_hold_is_doubted_on_a_new_connection_until_the_server_has_answered() {
     assert!(!rig.session.is_doubted(call));
 }
 
-/// It may rest for a moment only between two moves.
+/// Between two moves the slot may stay in one place only for a moment.
 #[test]
 fn a_request_that_a_moving_slot_refuses_is_sent_again_within_200_ms() {
     let (mut rig, _) = two_nodes(4);
@@ -717,7 +719,7 @@ fn a_request_that_a_moving_slot_refuses_is_sent_again_within_200_ms() {
     }
 }
 
-/// P1: it may answer all the same, and grant. More wait than the step looks at in which the slots move.
+/// P1: that node may still answer, and grant. More requests wait than one step looks at.
 #[test]
 fn what_waits_to_be_sent_does_not_go_to_a_node_that_has_lost_its_slot() {
     let (mut rig, second) = two_nodes(4);
@@ -734,7 +736,7 @@ fn what_waits_to_be_sent_does_not_go_to_a_node_that_has_lost_its_slot() {
     assert!(most <= IN_A_STEP);
 }
 
-/// R15: while they are looked at in several steps, a release lets the oldest ones go.
+/// R15: the client looks at them in several steps, and a release in between lets the oldest ones go.
 #[test]
 fn each_name_that_was_released_a_moment_ago_is_asked_about() {
     let mut rig = Rig::new(Settings { in_flight: 4 * STEP, ..settings() });
@@ -754,7 +756,7 @@ fn each_name_that_was_released_a_moment_ago_is_asked_about() {
     assert_eq!(forgotten.count(), 0);
 }
 
-/// P8: what has begun is not begun anew with each of them.
+/// P8: a check that has begun does not start again with each move.
 #[test]
 fn holds_are_checked_while_slots_move_one_after_the_other() {
     let (mut rig, _) = two_nodes(4 * STEP);
@@ -819,7 +821,8 @@ fn an_unlock_behind_the_end_of_the_runtime_says_so_at_once() {
     assert!(rig.session.is_idle());
 }
 
-/// M2: the first copy of the release frees the lock, a late copy of the acquire takes it again, and the second one frees that.
+/// the first copy of the release frees the lock, a late copy of the acquire takes it again, and the second copy of
+/// the release frees that.
 #[test]
 fn an_unlock_that_frees_a_late_copy_of_its_acquire_is_no_loss() {
     let mut rig = Rig::new(settings());
@@ -845,7 +848,7 @@ fn a_hold_whose_deadline_has_passed_is_lost_to_that_and_not_to_close() {
     assert!(matches!(outcome, Some(Outcome::Unlocked(Err(UnlockError::Lost(Loss::Expired))))), "{outcome:?}");
 }
 
-/// No poll was under way as the connection ended, so no request has failed.
+/// No poll was under way when the connection ended, so no request has failed.
 #[test]
 fn a_wait_whose_server_is_down_does_not_say_that_others_have_the_lock() {
     let mut rig = Rig::new(settings());
@@ -860,7 +863,8 @@ fn a_wait_whose_server_is_down_does_not_say_that_others_have_the_lock() {
     assert!(matches!(outcome, Some(Outcome::Failed(CallError::Unreachable(_)))), "{outcome:?}");
 }
 
-/// The process stands still, and the answer is read before any timer. It gave a guard of a hold that was over.
+/// The process pauses, and the machine reads the answer before any timer. This once gave a guard of a hold that had
+/// ended.
 #[test]
 fn a_nested_call_that_is_answered_behind_the_deadline_says_that_its_hold_is_lost() {
     let mut rig = Rig::new(settings());
@@ -893,8 +897,8 @@ fn what_a_step_leaves_to_be_sent_is_due_at_once() {
     assert_eq!(rig.sent.len(), 4 * STEP);
 }
 
-/// R15: a server that takes over may be 5 s behind, and a client looks at its connection only after an operation time-out, which
-/// has an answer within a second.
+/// R15: a server that takes over may lag by 5 s. A client checks its connection only after an operation time-out, and
+/// has the result within a second.
 #[test]
 fn a_release_may_be_unknown_for_five_seconds_a_time_out_and_one_more_second() {
     let is_asked_about_after = |time| {
@@ -943,7 +947,7 @@ fn the_clock_of_a_server_is_known_while_it_is_connected() {
     assert_eq!(rig.session.server_micros(rig.now, NodeId(1)), 0);
 }
 
-/// P8: renewals do not wait behind a thousand new calls.
+/// P8: renewals do not wait for a thousand new calls.
 #[test]
 fn a_new_connection_is_asked_about_holds_before_anything_else() {
     let mut rig = Rig::new(settings());
@@ -982,7 +986,7 @@ fn a_forced_end_of_another_hold_ends_nothing() {
     assert_eq!(rig.lost, [call]);
 }
 
-/// R1: a copy of its request may still add one to the count of the server, which a later request sets.
+/// R1: a copy of its request may still add one to the server's count, so a later request sets the count.
 #[test]
 fn a_nested_call_that_is_dropped_or_out_of_time_sets_the_count() {
     for is_dropped in [false, true] {
@@ -1003,7 +1007,7 @@ fn a_nested_call_that_is_dropped_or_out_of_time_sets_the_count() {
     }
 }
 
-/// R3: a copy of an acquire that is served after the release finds a tombstone. While a hold remains, it finds that.
+/// R3: a copy of an acquire that comes after the release finds a tombstone. While a hold remains, it finds the hold.
 #[test]
 fn a_release_says_until_when_a_copy_of_its_acquire_may_be_served() {
     let mut rig = Rig::new(settings());
@@ -1018,7 +1022,7 @@ fn a_release_says_until_when_a_copy_of_its_acquire_may_be_served() {
     assert_eq!((release.holds, release.copies_until), (0, first.not_after));
 }
 
-/// R11: another hold of the owner was there, which it did not know.
+/// R11: the owner had another hold, which it did not know of.
 #[test]
 fn an_unlock_that_frees_another_token_is_a_loss() {
     let mut rig = Rig::new(settings());
@@ -1049,7 +1053,7 @@ fn an_unlock_that_is_refused_until_a_person_helps_says_so_at_once_and_goes_on() 
     assert!(matches!(rig.last().1, Request::Release(_)));
 }
 
-/// P2: the memory of the token outlives the hold. A quarter of its time passes from one request that keeps it to the next.
+/// P2: the server's memory of the token outlives the hold. The client renews it after each quarter of its time.
 #[test]
 fn renewals_keep_the_memory_of_the_token_four_times_in_its_life() {
     let mut rig = Rig::new(settings());
@@ -1063,7 +1067,7 @@ fn renewals_keep_the_memory_of_the_token_four_times_in_its_life() {
             rig.answer(id, renewed(LEASE));
         }
     }
-    // A renewal each 10 s, and 15 s is a quarter of the time.
+    // A renewal comes every 10 s, and a quarter of the time is 15 s.
     assert_eq!(kept[..4], [false, true, false, true]);
 }
 
@@ -1085,7 +1089,7 @@ fn a_call_that_lost_its_place_is_behind_others_until_an_answer() {
     assert!(rig.session.stage_at(1, &lock).is_behind_others());
 }
 
-/// So many wait that a poll verifies the places of some of them.
+/// So many waiters that a poll verifies only some places.
 fn with_many_waiters() -> Rig {
     let mut rig = Rig::new(settings());
     for _ in 0..20 {
@@ -1103,7 +1107,7 @@ fn polled_places(rig: &mut Rig) -> usize {
     poll.tickets.len()
 }
 
-/// P9: what was ended may have been the grant of a waiter whose message is lost.
+/// P9: the forced unlock may have ended the grant of a waiter whose message got lost.
 #[test]
 fn a_forced_end_has_the_places_of_all_waiters_verified() {
     assert_eq!(polled_places(&mut with_many_waiters()), 16);
@@ -1113,7 +1117,7 @@ fn a_forced_end_has_the_places_of_all_waiters_verified() {
     assert_eq!(polled_places(&mut rig), 20);
 }
 
-/// R8: their places have gone with it. Where a copy has no answer, that one may have said so.
+/// R8: the client's other places have gone too. If a copy went unanswered, its answer may have said so.
 #[test]
 fn a_new_waiter_of_a_client_that_may_have_been_given_up_has_all_places_verified() {
     for (is_repeated, known, verified) in [(false, true, 16), (false, false, 21), (true, true, 21)] {
@@ -1146,7 +1150,7 @@ fn a_request_that_has_no_answer_in_time_takes_no_later_one_with_it() {
     assert!(rig.is_granted(later));
 }
 
-/// P5: a right may have been taken away since it was queued.
+/// P5: the user may have lost a right since the call queued.
 #[test]
 fn a_poll_that_is_refused_for_good_ends_the_wait() {
     let mut rig = Rig::new(settings());
@@ -1177,7 +1181,7 @@ fn a_wait_that_is_over_says_that_others_have_the_lock() {
     let want = rig.want("x");
     let calls = [2, 1].map(|seconds| {
         let manner = Manner::Waits { limit: Some(rig.now + seconds * SECOND) };
-        // The second one waits for its turn behind the first one, whose owner it shares.
+        // The second call waits for its turn after the first one, whose owner it shares.
         rig.call(Want { manner, ..want.clone() })
     });
     let (id, _) = rig.last();
@@ -1188,7 +1192,7 @@ fn a_wait_that_is_over_says_that_others_have_the_lock() {
     }
 }
 
-/// P9: its place may still be there.
+/// P9: the place may still be there.
 #[test]
 fn a_waiter_whose_grant_is_over_is_polled_for_at_once() {
     let mut rig = Rig::new(settings());
@@ -1216,7 +1220,7 @@ fn it_is_said_of_each_hold_how_it_ended() {
     assert_eq!(rig.ended, [Ended::Freed, Ended::Lost(Loss::Closed), Ended::Unconfirmed]);
 }
 
-/// It does not wait for others, and neither do those that are behind a call which does.
+/// It does not wait for others, even if it comes after a call that does.
 #[test]
 fn a_try_is_busy_if_others_have_the_lock() {
     let mut rig = Rig::new(settings());

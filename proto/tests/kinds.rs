@@ -1,4 +1,4 @@
-//! The same promises for shares of a name, for handles, and for what is asked once.
+//! The same promises for shared names, for handles, and for questions.
 
 #[allow(dead_code)]
 mod rig;
@@ -35,7 +35,7 @@ fn share(rig: &mut Rig, kind: Kind, share: Share) -> Want {
     Want { keys, terms, weight: share.weight, ..rig.want("x") }
 }
 
-/// An owner that writes, and reads inside of that.
+/// An owner that holds a write, and a read inside it.
 fn write_and_read(rig: &mut Rig) -> [CallId; 2] {
     let want = Want { scope: Scope::Owner, ..share(rig, Kind::RwLock, Share::WRITER) };
     let write = rig.hold_as(want.clone(), 7);
@@ -55,7 +55,7 @@ fn the_server_counts_the_guard_with_the_greatest_weight() {
     assert_eq!((release.holds, release.weight, release.token), (1, 1, 7));
     rig.answer(id, Answer::Released(Released::Held { holds: 1, more: true }));
     assert!(matches!(rig.last().1, Request::Poll(poll) if !poll.names_ours), "others come in");
-    // It reads on, and a write would wait for it.
+    // The owner reads on, and a write would wait for that.
     let want = Want { owner: 1, owner_id: "c:1".into(), ..share(&mut rig, Kind::RwLock, Share::WRITER) };
     let upgrade = rig.call(want);
     assert!(matches!(rig.outcome(upgrade), Some(Outcome::Failed(CallError::WouldDeadlock))));
@@ -74,7 +74,7 @@ fn a_guard_that_shrinks_has_less_at_once_and_its_caller_hears_when_the_server_kn
     assert_eq!((release.holds, release.weight), (1, 3));
     rig.step(Event::Shrink { call: second, guard, weight: 2 });
     rig.answer(id, Answer::Released(Released::Held { holds: 1, more: false }));
-    // The first one is told with the second.
+    // The first call gets its outcome with the second.
     assert!(rig.outcome(first).is_none());
     let (id, Request::Release(release)) = rig.last() else { panic!("the server is not told again") };
     assert_eq!(release.weight, 2);
@@ -82,7 +82,7 @@ fn a_guard_that_shrinks_has_less_at_once_and_its_caller_hears_when_the_server_kn
     for call in [first, second] {
         assert!(matches!(rig.outcome(call), Some(Outcome::Unlocked(Ok(Unlocked::StillHeld(1))))));
     }
-    // A lost hold has nothing to give back.
+    // A lost hold cannot give anything back.
     rig.step(Event::Close);
     let late = rig.new_call();
     rig.step(Event::Shrink { call: late, guard, weight: 1 });
@@ -100,7 +100,7 @@ fn a_share_beyond_its_limit_is_refused_with_the_limit() {
     assert!(rig.sent.is_empty() && rig.session.is_idle());
 }
 
-/// P9: the messages are lost, and a poll names who came in.
+/// P9: the messages get lost, and a poll names the new holders.
 #[test]
 fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place() {
     let mut rig = Rig::new(settings());
@@ -135,7 +135,7 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
             missing: vec![2],
         })),
     );
-    // The first one asks whether that is still so, and the last one asks anew.
+    // The first waiter confirms its grant, and the last one asks again.
     let requests: Vec<_> = rig.sent.drain(..).map(|(.., request)| request).collect();
     assert!(
         requests.iter().any(|it| matches!(it, Request::Renew(renew) if &*renew.owner == "c:1" && renew.token == 8))
@@ -144,7 +144,7 @@ fn a_poll_of_a_shared_name_finds_who_was_granted_it_and_nobody_loses_its_place()
     assert!(calls.iter().all(|call| !rig.is_granted(*call)));
 }
 
-/// R1: what the server says is what it counts.
+/// R1: the server's answer states its count.
 #[test]
 fn a_count_that_is_not_the_one_that_was_set_is_set_again() {
     let mut rig = Rig::new(settings());
@@ -156,7 +156,7 @@ fn a_count_that_is_not_the_one_that_was_set_is_set_again() {
     assert!((again.holds, again.weight) == (1, 1) && again.seq > first.seq);
 }
 
-/// R1: what the server may have served already does no harm a second time.
+/// R1: a request that the server may have served already does no harm a second time.
 #[test]
 fn a_count_that_has_no_answer_is_sent_again_with_its_seq() {
     let mut rig = Rig::new(settings());
@@ -184,14 +184,14 @@ fn an_extend_counts_from_its_request_and_no_renewal_cuts_it() {
     assert_eq!((renew.lease, renew.only, renew.token), (10 * LEASE, Only::Extend(2), 7));
     rig.answer(id, renewed(10 * LEASE));
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Ok(())))));
-    // The server does not answer any more. The leave of what is lost is good for as long as the server may keep it.
+    // The server stops answering. The leave of the lost hold lasts for as long as the server may keep the hold.
     rig.pass(9 * LEASE);
     assert!(rig.lost.is_empty());
     rig.pass(LEASE);
     assert_eq!(rig.lost, [guard]);
 }
 
-/// Its seq would make the copy of a nested call stale, which is a loss.
+/// The seq of the extend would make a copy of the nested call stale, which counts as a loss.
 #[test]
 fn an_extend_waits_for_the_answer_to_a_nested_call() {
     let mut rig = Rig::new(settings());
@@ -207,7 +207,7 @@ fn an_extend_waits_for_the_answer_to_a_nested_call() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Extended(Err(ChangeError::Request(RequestError::Refused(_)))))));
 }
 
-/// P8: the next renewal comes only when the lease of its holder asks for one. A fixed lease has none.
+/// P8: the next renewal comes only when the holder's own lease needs it. A fixed lease never renews.
 #[test]
 fn an_extend_does_not_ask_for_less_than_the_lease_that_is_renewed() {
     for (lease, asked) in [(Lease::Renewed(LEASE), LEASE), (Lease::Fixed(LEASE), SECOND)] {
@@ -267,7 +267,7 @@ fn detach(rig: &mut Rig, guard: CallId) -> CallId {
     call
 }
 
-/// A guard whose hold is being given to a handle: the guard, the call, and the request.
+/// A detach under way: the guard, the call, and the request.
 fn detaching() -> (Rig, CallId, CallId, RequestId, Box<Give>) {
     let mut rig = Rig::new(settings());
     let guard = rig.hold("x", 7);
@@ -287,7 +287,7 @@ fn a_hold_that_is_given_to_a_handle_leaves_nothing_to_its_owner() {
     assert!(rig.sent.is_empty() && rig.session.is_idle());
 }
 
-/// R3: the copy would queue.
+/// R3: a copy of the acquire would queue.
 #[test]
 fn a_detach_leaves_what_a_copy_of_its_acquire_could_still_get() {
     let mut rig = Rig::new(settings());
@@ -313,7 +313,8 @@ fn a_nested_guard_is_not_detached() {
     assert!(rig.sent.is_empty());
 }
 
-/// R16: the handle has the hold, or the leave ends it: both are done, in whichever order they are served.
+/// R16: the handle has the hold, or the leave ends it. The client sends both requests, and their order does not
+/// matter.
 #[test]
 fn a_detach_that_is_dropped_gives_back_what_the_handle_has() {
     let (mut rig, guard, call, _, give) = detaching();
@@ -372,7 +373,7 @@ fn a_detach_that_came_too_late_is_asked_again_after_a_pause() {
     assert!(matches!(rig.last().1, Request::Give(_)));
 }
 
-/// P8: the answer to the one that was under way came during the detach.
+/// P8: the answer to the renewal under way came during the detach.
 #[test]
 fn a_hold_is_renewed_again_after_a_detach_that_was_refused() {
     let mut rig = Rig::new(settings());
@@ -449,7 +450,7 @@ fn what_a_handle_holds_is_taken_up_with_its_weight_and_kept_for_a_lease() {
     assert_eq!((&*give.from, &*give.to, give.token), ("d-3:0", "c:1", 7));
     rig.answer(id, Answer::Gave(Gave::Given { lease_left: LEASE, weight: 4 }));
     assert!(matches!(rig.outcome(call), Some(Outcome::Granted { token: 7, weight: 4, .. })));
-    // Its caller is slow, and has no other way to what it has taken.
+    // The caller is slow, and cannot reach the hold in another way.
     rig.pass(LEASE / 2);
     assert!(!rig.told.iter().any(|(_, outcome)| matches!(outcome, Outcome::PassedOver)));
 }
@@ -468,7 +469,7 @@ fn an_attach_asks_again_while_the_detach_may_still_be_served() {
     assert!(matches!(rig.outcome(call), Some(Outcome::Failed(CallError::Lost))));
 }
 
-/// Until then the handle may still get the hold, so a lost one says nothing.
+/// Until then the handle may still get the hold, so the answer `lost` proves nothing.
 #[test]
 fn an_extend_by_handle_asks_again_while_the_detach_may_still_be_served() {
     let mut rig = Rig::new(settings());
@@ -499,7 +500,7 @@ fn ask(rig: &mut Rig, question: Question) -> CallId {
     call
 }
 
-/// Decision 6: a second run could end the hold of the next owner.
+/// Decision 6: a second run could end the next owner's hold.
 #[test]
 fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
     let mut rig = Rig::new(settings());
@@ -519,7 +520,7 @@ fn a_forced_unlock_is_sent_once_unless_it_came_too_late() {
     assert!(rig.sent.is_empty());
 }
 
-/// It may be free behind more dead places than one run of a script looks at.
+/// The queue may begin with more dead places than one run of a script looks at.
 #[test]
 fn a_question_that_finds_a_lock_free_has_others_come_in() {
     for (question, answer) in [
@@ -547,7 +548,7 @@ fn a_new_limit_that_makes_room_has_others_come_in() {
     }
 }
 
-/// P5: nobody else could.
+/// P5: no one else can give it back.
 #[test]
 fn a_handle_that_nobody_has_read_of_is_given_back() {
     let mut rig = Rig::new(settings());
@@ -574,7 +575,7 @@ fn a_release_by_handle_is_repeated_and_counts_a_copy_that_may_have_been_served()
     assert!(matches!(rig.outcome(call), Some(Outcome::Answered(Ok(Finding::Nothing)))));
 }
 
-/// What a quorum asks each of its servers.
+/// The questions of a quorum to each of its servers.
 #[test]
 fn a_raise_names_its_hold_and_a_probe_waits_for_nothing() {
     let mut rig = Rig::new(settings());
@@ -652,7 +653,7 @@ fn a_question_that_changes_nothing_is_asked_at_a_closed_gate_and_does_not_open_i
     assert!(rig.sent.is_empty() && rig.notes.len() == notes, "the gate is closed as before");
 }
 
-/// Of three permits: those that it has, and those that it waits for.
+/// `is_warned(has, weight)`: of three permits the task has `has`, and waits for `weight`.
 #[test]
 fn a_task_that_waits_for_permits_beside_its_own_is_warned_of_only_if_they_cannot_come() {
     let is_warned = |has, weight| {

@@ -1,4 +1,4 @@
-//! The texts of requests and replies: what `lua/` reads, and what it answers.
+//! The texts of requests and replies, as `lua/` reads and writes them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ fn each_reply_to_an_acquire_has_its_meaning() {
         ("busy 1", Acquired::Busy { more: true, holder: None }),
         ("busy 0 3000 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(Some(3 * SECOND)) }),
         ("busy 0 -1 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(None) }),
-        // For a person to read: what cannot be read is left out, and the answer counts.
+        // The holder is for people to read: without a readable holder the answer still counts.
         ("busy 0 3000 4 7", Acquired::Busy { more: false, holder: None }),
         (
             "queued 7 3000 0 1 4 7 60 5 3000/job 17",
@@ -204,7 +204,7 @@ fn numbers_are_read_in_full_or_not_at_all() {
     assert!(ScriptReply::Text("held 1".into()).is_status("held") && !ScriptReply::Text("held 1".into()).is_status("1"));
 }
 
-/// The tombstone and the last argument are for the rare cases only.
+/// Only rare cases need the tombstone and the last argument.
 #[test]
 fn a_release_brings_what_its_case_needs() {
     let release = |kind, holds, copies_until, is_handle| Release {

@@ -1,4 +1,4 @@
-//! `lock_all`: several names at once, all or none, without deadlock.
+//! `lock_all`: several names at once, all or none, without deadlocks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +71,7 @@ async fn without_a_name_there_is_nothing_to_wait_for() {
     .await;
 }
 
-/// E10: the names before the invalid one were held for a moment.
+/// The call held the names before the invalid one for a moment.
 #[tokio::test]
 async fn a_set_that_cannot_be_is_refused_before_anything_is_taken() {
     in_virtual_time(async |store| {
@@ -108,7 +108,7 @@ async fn a_try_that_fails_has_given_back_what_it_took() {
             let all = client.lock_all(["a", "b", "c"]);
             assert!(all.try_lock().await.unwrap().is_busy());
             let rest: Vec<_> = ["a", "b", "c"].into_iter().filter(|name| *name != busy).collect();
-            // At once, not some time later.
+            // At once, and not some time later.
             assert!(are_free(&client, &rest).await);
             other.unlock().await.unwrap();
             all.try_lock().await.unwrap().into_result().expect("all are free").unlock().await.unwrap();
@@ -118,7 +118,7 @@ async fn a_try_that_fails_has_given_back_what_it_took() {
     .await;
 }
 
-/// The order of waiting: everything before the name that it waits for is held, and nothing behind it.
+/// The order of waiting: the call holds everything before the name that it waits for, and nothing after it.
 #[tokio::test]
 async fn it_holds_only_what_is_before_the_name_that_it_waits_for() {
     on_each_store(async |store| {
@@ -179,13 +179,13 @@ async fn a_server_that_does_not_answer_is_told_from_one_that_is_busy() {
     let client = LockClient::builder().embedded(&server).unwrap();
     let all = client.lock_all(["a", "b"]);
     server.shut_down();
-    // Shorter than the operation time-out, and longer.
+    // One limit is shorter than the operation timeout, one longer.
     for limit in [Duration::from_millis(500), Duration::from_secs(10)] {
         let outcome = all.lock_timeout(limit).await;
         assert!(matches!(outcome, Err(LockError::Unreachable(_))), "{outcome:?}");
     }
     assert!(matches!(all.try_lock().await, Err(LockError::Unreachable(_))));
-    // Without a limit it waits for the server.
+    // Without a limit the call waits for the server.
     let waiting = tokio::spawn(async move { all.lock().await });
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert!(!waiting.is_finished());
@@ -194,7 +194,7 @@ async fn a_server_that_does_not_answer_is_told_from_one_that_is_busy() {
     client.close().await.unwrap();
 }
 
-/// It has waited for `a`, has it, and asks for `b`: whichever moment it ends in, others were in its way.
+/// The call has waited for `a`, has it, and asks for `b`. Whenever its time ends, others were in its way.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn a_call_that_has_waited_for_others_and_ends_in_the_middle_of_a_request_says_so() {
@@ -214,7 +214,7 @@ async fn a_call_that_has_waited_for_others_and_ends_in_the_middle_of_a_request_s
             }
             Err(error) => assert!(matches!(error, LockError::Timeout { .. }), "after {limit:?}: {error:?}"),
         }
-        // The background releases the rest.
+        // The client releases the others in the background.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(acquired > 0 && acquired < 30, "{acquired}: from before the hand-over to after the last answer");
@@ -243,8 +243,8 @@ async fn what_no_waiting_mends_is_said_at_once() {
     .await;
 }
 
-/// A name is lost while the call waits for a later one: it waits for the lost one again, and gives up the later place, since
-/// it must not wait for a name while it holds one behind it.
+/// The call loses a name while it waits for a later one. It must wait for the lost one again and give up its later
+/// place: it must not wait for a name while it holds a later one.
 #[tokio::test]
 async fn it_begins_anew_at_a_name_that_it_loses_meanwhile() {
     in_virtual_time(async |store| {
@@ -275,7 +275,7 @@ async fn it_begins_anew_at_a_name_that_it_loses_meanwhile() {
     .await;
 }
 
-/// The server is away for longer than a lease while it waits, as `FairLock::lock` bears, too.
+/// The server is away for longer than a lease while the call waits. `FairLock::lock` survives that too.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn it_begins_anew_when_the_leases_of_what_it_has_end_meanwhile() {
@@ -292,7 +292,7 @@ async fn it_begins_anew_when_the_leases_of_what_it_has_end_meanwhile() {
     drop(other);
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.is_valid() && guard.valid_for() > Duration::from_secs(10));
-    // A fixed lease is not renewed while it waits for others.
+    // The client does not renew a fixed lease while the call waits for the other names.
     guard.unlock().await.unwrap();
     let other = holder.lock("c").lock().await.unwrap();
     let fixed = client.lock_all(["a", "b", "c"]).with_lease(Duration::from_secs(5));
@@ -348,7 +348,7 @@ async fn in_a_scope_it_enters_what_its_owner_holds() {
     .await;
 }
 
-/// Dropped at each await, by counting the polls: nothing is left, and no other client is notified.
+/// Drops the call at each await, found by counting polls. It must leave nothing.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p5_a_dropped_call_leaves_nothing_behind() {
@@ -370,7 +370,7 @@ async fn p5_a_dropped_call_leaves_nothing_behind() {
     client.close().await.unwrap();
 }
 
-/// What is inside, by name.
+/// For each name, whether a holder is inside, and the last token.
 #[derive(Default)]
 struct Inside(BTreeMap<String, (AtomicBool, std::sync::atomic::AtomicU64)>);
 
@@ -379,7 +379,7 @@ impl Inside {
         Self(names.iter().map(|name| (name.clone(), Default::default())).collect())
     }
 
-    /// Alone with each name, and with a greater token than all before.
+    /// Checks that the guard is alone with each name, and that its token is greater than all earlier ones.
     async fn visit(&self, guard: &AllGuard, stay: Duration) {
         for (name, token) in guard.tokens() {
             let (taken, last) = &self.0[name];
@@ -393,7 +393,7 @@ impl Inside {
     }
 }
 
-/// One of several tasks that take random sets, give up, are cancelled, or try.
+/// A task that takes random sets, gives up, is cancelled, or tries.
 async fn take_random_sets(
     mut random: Random,
     names: &[String],
@@ -404,7 +404,7 @@ async fn take_random_sets(
     let mut visits = 0;
     for _ in 0..rounds {
         let mut chosen = names.to_vec();
-        // In any order: it is not the caller who sorts.
+        // In any order: `lock_all` sorts the names, not the caller.
         for last in (1..chosen.len()).rev() {
             chosen.swap(last, random.below(last as u64 + 1) as usize);
         }
@@ -460,7 +460,7 @@ async fn p1_random_sets_exclude_each_other_and_never_deadlock() {
     .await;
 }
 
-/// The same in virtual time, for many seeds.
+/// The same in virtual time, with many seeds.
 #[cfg(feature = "embedded")]
 #[tokio::test(start_paused = true)]
 async fn p1_random_sets_of_many_seeds() {
@@ -493,7 +493,7 @@ async fn random_sets(seed: u64) {
     }
 }
 
-/// An operator forces one name after the other, also of calls that wait for the next one. Each call ends all the same.
+/// An operator forces one name after the other, even of calls that wait for the next one. Each call still ends.
 #[cfg(feature = "embedded")]
 async fn forced_sets(clients: &[LockClient], names: &[String], seeds: &mut Random) {
     let tasks = (0..6).map(|task| {
@@ -503,7 +503,7 @@ async fn forced_sets(clients: &[LockClient], names: &[String], seeds: &mut Rando
                 let first = random.below(names.len() as u64) as usize;
                 let guard = client.lock_all(&names[first..]).lock().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(random.below(5))).await;
-                // The error names what was lost; the rest is released.
+                // The error names the lost ones; the client releases the others.
                 let _ = guard.unlock().await;
             }
         }
@@ -548,7 +548,7 @@ async fn p1_random_sets_of_a_quorum() {
     }
 }
 
-/// Names of a cluster live on several masters, which know nothing of each other.
+/// Names of a cluster live on several masters, which do not know each other.
 #[tokio::test]
 async fn names_may_be_on_different_masters() {
     limit(async {
@@ -572,7 +572,7 @@ async fn names_may_be_on_different_masters() {
     .await;
 }
 
-/// Free names cost one request each; where all are busy, not many more.
+/// A call with free names sends one request for each; with busy names, not many more.
 #[tokio::test]
 async fn it_sends_few_requests() {
     limit_to(Duration::from_secs(120), async {
@@ -581,14 +581,14 @@ async fn it_sends_few_requests() {
         let names = names(200);
         let all = client.lock_all(&names);
         let requests = async || server.calls("evalsha").await + server.calls("eval").await;
-        // The first call brings the script to the server.
+        // The first call uploads the script.
         client.lock("first").lock().await.unwrap().unlock().await.unwrap();
         let before = requests().await;
         let guard = all.lock().await.unwrap();
         assert_eq!(requests().await - before, 200);
         guard.unlock().await.unwrap();
 
-        // Each name is held, and released when the call waits for it.
+        // The test holds each name until the call waits for it.
         let mut others = Vec::new();
         for name in &names {
             others.push(client.lock(name).lock().await.unwrap());
@@ -609,8 +609,8 @@ async fn it_sends_few_requests() {
             other.unlock().await.unwrap();
         }
         let guard = waiting.await.unwrap().unwrap();
-        // Each name by a try and a wait, and one release by its first holder. What the poller sends and the first 64 tries and
-        // releases come on top: the tries are not repeated for each name that was waited for.
+        // A try and a wait for each name, and a release by its first holder. The polls, the first 64 tries and their
+        // releases come on top. The call does not repeat the tries for each name that it waited for.
         let sent = requests().await - before - asked;
         println!("{sent} requests for 200 busy names");
         assert!(sent < 5 * 200, "{sent} requests");

@@ -1,4 +1,4 @@
-//! The public API: the traits of its types, where guards may be dropped, `status` and labels.
+//! The public API: the traits of its types, dropped guards, `status` and labels.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
@@ -31,7 +31,7 @@ assert_impl_all!(RwLockStatus: Send, Sync);
 assert_not_impl_any!(LockGuard: Clone);
 assert_not_impl_any!(Permit: Clone);
 assert_not_impl_any!(WriteGuard: Clone);
-// A test or a handler that catches a panic may have them in hand.
+// Code that catches a panic, such as a test or a handler, may have these in scope.
 assert_impl_all!(LockClient: UnwindSafe, RefUnwindSafe);
 assert_impl_all!(FairLock: UnwindSafe, RefUnwindSafe);
 assert_impl_all!(LockGuard: UnwindSafe, RefUnwindSafe);
@@ -106,10 +106,10 @@ fn a_guard_dropped_after_its_runtime_is_gone_does_no_harm() {
     });
     drop(runtime);
     drop(guard);
-    // Its background tasks ended with the runtime. The unlock must still return.
+    // Its background tasks have ended with the runtime. The unlock must return even so.
     assert!(other.block_on(async { tokio::time::timeout(timing.lease, nested.unlock()).await }).is_ok());
     drop(client);
-    // Nothing releases the lock, so it is free when its lease ends.
+    // No one releases the lock, so it becomes free when its lease ends.
     other.block_on(limit(async {
         let observer = timing.connect(&server.url()).await;
         observer.lock("x").lock().await.unwrap().unlock().await.unwrap();

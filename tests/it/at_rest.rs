@@ -1,7 +1,8 @@
-//! Every public future, polled once and then left alone for an hour: one of them, and a hundred of each kind. No other
-//! call loses a lock, or waits longer than 250 ms for each of them, or the lease of a handle.
+//! Polls every public future once and then leaves it alone for an hour: one future, and a hundred of each kind. No
+//! other call may lose a lock, or wait longer than 250 ms for each of these futures, or longer than the lease of a
+//! handle.
 
-// What is made here is a call that is to rest.
+// These closures return a call that the test does not poll.
 #![allow(clippy::async_yields_async)]
 
 use std::any::Any;
@@ -20,23 +21,23 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::support::{Embedded, on_several_in_virtual_time};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// An hour is 30 of them: enough renewals to lose one.
+/// An hour has 30 of these leases: enough renewals to lose one.
 const LEASE: Duration = Duration::from_secs(120);
 const EACH: Duration = Duration::from_millis(250);
 
 type Call = Pin<Box<dyn Future<Output = ()>>>;
-/// What the call needs comes first.
+/// Prepares what the call needs, and returns the call.
 type Making = Pin<Box<dyn Future<Output = Call>>>;
 
-/// What a call may use. Each has names of its own.
+/// Everything that a call may use. Each call has its own names.
 struct Place {
     servers: Vec<EmbeddedServer>,
     /// The URL of a server that never answers.
     silent: String,
     client: LockClient,
-    /// Others wait for it.
+    /// Other calls wait for it.
     lock: FairLock,
-    /// Another client has it.
+    /// Another client holds it.
     taken: FairLock,
     /// Wanted by no other call.
     own: FairLock,
@@ -44,7 +45,7 @@ struct Place {
     of_quorum: FairLock,
     quorum_taken: FairLock,
     quorum_own: FairLock,
-    /// Guards to drop as soon as the calls rest.
+    /// Guards that the test drops once it has polled all calls.
     briefly: Rc<RefCell<Vec<Box<dyn Any>>>>,
 }
 
@@ -54,7 +55,7 @@ impl Place {
     }
 }
 
-/// A call.
+/// A kind of call: its name, and a function that makes it.
 type Kind = (&'static str, fn(Place) -> Making);
 
 const ON_ONE_SERVER: &[Kind] = &[
@@ -231,7 +232,7 @@ fn after(making: impl Future<Output = Call> + 'static) -> Making {
     Box::pin(making)
 }
 
-/// Polled until it has what is free of what it wants, which it cannot have as a whole.
+/// Polls the call until it holds a part of its locks. Others hold the other part.
 fn with_a_part<T: 'static>(future: impl Future<Output = T> + 'static) -> Making {
     let mut call = call(future);
     after(async move {
@@ -244,7 +245,7 @@ fn quorum_of(servers: &[EmbeddedServer]) -> LockClient {
     LockClient::builder().lease(LEASE).without_strict_restart().embedded(servers).expect("the servers are there")
 }
 
-/// `count` calls of one kind rest, and others do what they do.
+/// Polls `count` calls of one kind once, and checks that other calls go on.
 async fn is_left_alone((what, make): Kind, on_several: bool, count: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("redis://{}", listener.local_addr().unwrap());
@@ -291,10 +292,10 @@ async fn is_left_alone((what, make): Kind, on_several: bool, count: usize) {
         }
         briefly.take();
         let began = Instant::now();
-        // What a handle holds is held for its lease.
+        // A handle holds its lock for its lease.
         let each = if what.contains("tach") || what.contains("handle") { LEASE } else { EACH };
         let most = each * count as u32 + Duration::from_secs(2);
-        // Waiters behind them, and another name of the same client.
+        // Waiters after these calls, and another name of the same client.
         if on_several {
             let names: Vec<_> = (0..count).map(|number| other_quorum.lock(format!("quorum free {number}"))).collect();
             let guards = join_all(names.iter().map(FairLock::lock)).await;
@@ -317,7 +318,7 @@ async fn is_left_alone((what, make): Kind, on_several: bool, count: usize) {
         sleep(HOUR).await;
         assert!(kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock was lost");
         assert!(quorum_kept.iter().all(|guard| guard.is_valid()), "{what}, {count}: a lock of a quorum was lost");
-        // A future that rests with a lock keeps it.
+        // A future with a lock keeps it, even without polls.
         for number in 0..if what.ends_with("lost") || what == "ended" { count } else { 0 } {
             let name = |what| format!("{what} {number}");
             let one = other.lock(name("own")).try_lock().await.unwrap();
@@ -329,7 +330,6 @@ async fn is_left_alone((what, make): Kind, on_several: bool, count: usize) {
     .await;
 }
 
-/// One kind after the other.
 async fn each_is_left_alone(on_one_server: usize, on_several: usize) {
     for kind in ON_ONE_SERVER {
         is_left_alone(*kind, false, on_one_server).await;
@@ -346,6 +346,6 @@ async fn each_public_future_may_rest_alone() {
 
 #[tokio::test]
 async fn each_public_future_may_rest_in_hundreds() {
-    // Several servers: each is a call to each of them, and is renewed there.
+    // With several servers, each call is a call to each of them, and the client renews its hold there.
     each_is_left_alone(100, 30).await;
 }

@@ -1,17 +1,17 @@
-//! Runs single scripts on one store, with calls, replies and the state of the keys written as text.
+//! Runs single scripts on one store. Calls, replies and the keys' state are text.
 //!
-//! In an expected text `*` matches any word. A token that the server made is shown as `T`; tokens that a test
-//! sets are small numbers. Clients `d` and `e` are subscribed to their channels, `x` and `y` are not (so they are
-//! unreachable), and `c` is the caller. In a step and in a call `~` stands for a space inside a word.
+//! In an expected text `*` matches any word. `T` is a token that the server made; tokens that a test sets are small
+//! numbers. Clients `d` and `e` are subscribed to their channels. Clients `x` and `y` are not, so they are
+//! unreachable. `c` is the caller. In a step and in a call, `~` is a space inside a word.
 //!
-//! Scripts for shared names are called as `shared/acquire` and so on, with the terms `1,1,3000/L` (weight, limit, grant TTL,
-//! label). Their state begins with `room SUM OWNER=HOLDS,ATTEMPT,TOKEN,TERMS…`.
+//! The scripts for shared names have names like `shared/acquire`, and the terms `1,1,3000/L` (weight, limit, grant
+//! TTL, label). Their state begins with `room SUM OWNER=HOLDS,ATTEMPT,TOKEN,TERMS…`.
 //!
 //! A state is written as
 //! `lock OWNER=HOLDS ATTEMPT,TOKEN,SINCE,TERMS | queue PLACE… | clients CLIENT… | tickets TICKET… | skip N |
-//! tombstone OWNER=SEQ`, without the parts that are empty. SINCE is 0 where a test made the grant. Terms `3000/L` of a
-//! place are left out. A client is `-x` if it is marked as unreachable and `!x` if it is dead. The tickets are left out
-//! where they are those of the queue, as they should be.
+//! tombstone OWNER=SEQ`, without the empty parts. SINCE is 0 if a test made the grant. The terms `3000/L` of a place
+//! are omitted. `-x` is a client marked as unreachable, `!x` a dead one. The tickets are omitted if they equal those
+//! in the queue, as they should.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -60,9 +60,9 @@ pub static SCRIPTS: LazyLock<BTreeMap<&str, String>> = LazyLock::new(|| {
 
 const PREFIX: &str = "fairlock";
 const NAME: &str = "n";
-/// Not a bound of the scripts: one store could be a millisecond below it and the other not.
+/// Not a bound in the scripts: one store could be a millisecond below it and the other not.
 const FOREIGN_TTL_MS: u32 = 55_000;
-/// The share that a shared name is asked for, unless a call says more.
+/// The terms for a shared name, unless the call has others.
 const SHARED_TERMS: &str = "1,1,3000/L";
 pub const KINDS: [&str; 4] = ["lock", "queue", "deadlines", "tokens"];
 
@@ -72,7 +72,7 @@ pub struct Row {
     pub call: &'static str,
     pub reply: &'static str,
     pub after: &'static str,
-    /// The reply to the same call once more. The state must stay the same (R1: retries change nothing).
+    /// The reply to the same call again. The state must not change (R1).
     pub again: &'static str,
 }
 
@@ -91,7 +91,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Cuts off what Redis adds: the place in the script.
+    /// Cuts off the place in the script, which Redis adds.
     fn new(code: &str, text: &str) -> Self {
         let text = text.split(" script: ").next().unwrap();
         Self { code: code.to_owned(), text: text.to_owned() }
@@ -104,7 +104,7 @@ impl From<redis::RedisError> for Refused {
     }
 }
 
-#[allow(clippy::large_enum_variant)] // there are two of them
+#[allow(clippy::large_enum_variant)] // only two values exist
 enum Store {
     Redis {
         server: Server,
@@ -129,7 +129,7 @@ impl Bench {
         ]
     }
 
-    /// The fastest.
+    /// The fastest store.
     pub async fn one() -> Self {
         Self::each().await.pop().expect("a store")
     }
@@ -163,7 +163,7 @@ impl Bench {
         }
     }
 
-    /// Shows all rows that differ.
+    /// Reports all rows that differ.
     pub async fn check(&mut self, rows: &[Row]) {
         let mut differences = Vec::new();
         for row in rows {
@@ -183,8 +183,9 @@ impl Bench {
     }
 
     /// `held OWNER SEQ TOKEN`, `waits PLACE`, `dead CLIENT`, `unreachable CLIENT`, `tombstone OWNER SEQ`, `token N`,
-    /// `holds OWNER SEQ TOKEN WEIGHT,LIMIT [MS]` (of a semaphore, with what is left of its lease), `queues PLACE` (the same),
-    /// `ended OWNER` (of a semaphore, the only one), `newer lock`, `foreign KIND`, `frozen MS` (of the life `L`), or a Redis command with the kind of a key in place of the key.
+    /// `newer lock`, `foreign KIND`, `frozen MS` (in the life `L`), or a Redis command with the kind of a key in place
+    /// of the key. For a semaphore: `holds OWNER SEQ TOKEN WEIGHT,LIMIT [MS]` (MS of its lease are left), `queues
+    /// PLACE`, and `ended OWNER` (the only holder).
     pub async fn prepare(&mut self, step: &str) {
         self.try_prepare(step).await.unwrap_or_else(|error| panic!("{step}: {error:?}"));
     }
@@ -209,7 +210,7 @@ impl Bench {
                 commands.extend(expire());
                 commands
             }
-            // Its silence was forgiven once already, so it is not forgiven again.
+            // Its silence was forgiven once already, so the server does not forgive it again.
             ["dead", client] => {
                 [format!("ZADD deadlines {past} {client} {past} !forgiven")].into_iter().chain(expire()).collect()
             }
@@ -218,7 +219,7 @@ impl Bench {
             }
             ["holds", owner, seq, token, share] => self.record(owner, seq, token, share, "10000").await,
             ["holds", owner, seq, token, share, left] => self.record(owner, seq, token, share, left).await,
-            // The only holder, whose lease is over.
+            // The only holder, whose lease has ended.
             ["ended", owner] => vec![
                 "DEL lock".into(),
                 format!("HSET lock !used 1~1~1~7 {owner} 1~1~3~7~1,3,3000/L"),
@@ -241,7 +242,7 @@ impl Bench {
                 vec![format!("SET boot {}~{now}~0~L", now + ms.parse::<i64>().unwrap())]
             }
             ["newer", "lock"] => vec!["DEL lock".into(), "HSET lock !format 9".into()],
-            // A value of a type that this key never has.
+            // This key never has a value of this type.
             ["foreign", "tokens"] => vec!["DEL tokens".into(), "RPUSH tokens foreign".into()],
             ["foreign", kind] => vec![format!("SET {kind} foreign PX {FOREIGN_TTL_MS}")],
             _ => vec![step.to_owned()],
@@ -252,7 +253,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The commands for one more holder of a semaphore. The summary counts all of them.
+    /// The commands that add a holder of a semaphore, with the new summary.
     async fn record(&mut self, owner: &str, seq: &str, token: &str, share: &str, left: &str) -> Vec<String> {
         let ends = self.now().await + left.parse::<i64>().unwrap();
         let (weight, _) = share.split_once(',').unwrap();
@@ -302,7 +303,7 @@ impl Bench {
         (grant != Value::Nil).then(|| flatten(grant).concat().split(' ').nth(1).unwrap().to_owned())
     }
 
-    /// The token in the hash: that of the lock, or the last one of a shared name.
+    /// The token in the hash: the lock's, or the last one of a shared name.
     pub async fn last_token(&mut self) -> Option<String> {
         let summary = self.try_command(words("HGET lock !used")).await.ok()?;
         match summary {
@@ -311,8 +312,7 @@ impl Bench {
         }
     }
 
-    /// Runs `verb name=value …`, with defaults for the other arguments. Returns the reply without the request's
-    /// number and the time.
+    /// Runs `verb name=value …` with defaults for other arguments. Returns the reply without request number and time.
     pub async fn call(&mut self, call: &str) -> String {
         self.try_call(call).await.unwrap_or_else(|error| panic!("{call}: {error:?}"))
     }
@@ -322,30 +322,30 @@ impl Bench {
         Ok(words.iter().map(|word| normal(word)).collect::<Vec<_>>().join(" "))
     }
 
-    /// The call is refused while this right is missing.
+    /// Checks that the server refuses the call while this right is missing.
     pub async fn is_refused_without(&mut self, right: &str, call: &str) {
         self.command(&format!("ACL SETUSER default -{right}")).await;
         self.try_call(call).await.expect_err(right);
         self.command(&format!("ACL SETUSER default +{right}")).await;
     }
 
-    /// The words of the reply, without the request's number and the time.
+    /// The words of the reply, without the request number and the time.
     pub async fn raw_call(&mut self, call: &str) -> Result<Vec<String>, Refused> {
         let (verb, given) = call.split_once(' ').unwrap_or((call, ""));
         let given: HashMap<&str, &str> = given.split(' ').filter_map(|word| word.split_once('=')).collect();
         let now = self.now().await;
-        // Of a give, who gets it: that one's tombstone counts.
+        // For a give, the new owner: its tombstone counts.
         let owner = given.get("owner").or(given.get("to")).copied().unwrap_or("c:1").to_owned();
         let script = SCRIPTS.keys().copied().find(|name| *name == verb).expect("a script of that name");
         let (kinds, names) = shape(verb);
         let known =
             |name| names.contains(&name) || ["tickets", "remember", "boot"].contains(&name) || SETTINGS.contains(&name);
         assert!(given.keys().all(|name| known(name)), "{call}: {verb} has other arguments");
-        // The last argument of these, and the last key of a release and of a renewal, are for some calls only.
+        // The last argument of these scripts, and the last key of a release and a renewal, are optional.
         let optional = ["mode", "special", "remember"].iter().find(|name| names.contains(*name));
         let unused = usize::from(optional.is_some_and(|name| !given.contains_key(*name)));
         let kind = |kind: &&str| if *kind == "tombstone" { key(&format!("tombstone:{owner}")) } else { key(kind) };
-        // `boot=1`: from a client with strict_restart, which sends all keys.
+        // `boot=1`: the client has strict_restart, so it sends all keys.
         let sends_all = verb == "acquire" || verb.starts_with("shared/") && verb != "shared/renew";
         let unused_keys = if given.contains_key("boot") || sends_all { 0 } else { unused };
         let mut keys: Vec<String> = kinds[..kinds.len() - unused_keys].iter().map(kind).collect();
@@ -358,7 +358,7 @@ impl Bench {
                 _ => default(name, &owner, &given),
             };
             let value = given.get(name).map_or_else(of_verb, ToString::to_string);
-            // `+N` stands for N ms from now, in the script's unit.
+            // `+N` is N ms from now, in the script's unit.
             let value = match value.strip_prefix('+').filter(|_| *name != "only") {
                 Some(rest) => {
                     let (ms, rest) = rest.split_once('~').map_or((rest, None), |(ms, rest)| (ms, Some(rest)));
@@ -378,7 +378,7 @@ impl Bench {
         assert_eq!(words[1], "77", "the number of the request in the reply to {call}");
         let (seconds, micros): (i64, i64) = (words[2].parse().unwrap(), words[3].parse().unwrap());
         let time = seconds * 1000 + micros / 1000;
-        // A release that does not need the time does not read the clock, and answers 0.
+        // A release that does not need the time skips the clock, and returns 0.
         let without_time = time == 0 && verb.ends_with("release");
         assert!(without_time || (now - 1..now + 5000).contains(&time), "the time in the reply to {call}");
         words.drain(1..4);
@@ -417,7 +417,7 @@ impl Bench {
         keys
     }
 
-    /// All that the keys hold, without times: see the top of this file.
+    /// The contents of all keys, without times, in the format at the top of this file.
     pub async fn state(&mut self) -> String {
         let (is_shared, state) = (self.is_shared().await, self.lock_state().await);
         let lock = state.split_once(' ').map(|(_, fields)| fields.to_owned()).into_iter().collect();
@@ -478,7 +478,7 @@ impl Bench {
         flatten(self.try_command(words("HGET lock !used")).await.unwrap_or(Value::Nil)) != ["(nil)"]
     }
 
-    /// What the hash holds, as in `state`.
+    /// The contents of the hash, in the format of `state`.
     pub async fn lock_state(&mut self) -> String {
         if self.is_shared().await {
             return self.room_state().await;
@@ -488,7 +488,7 @@ impl Bench {
         if lock.is_empty() { String::new() } else { format!("lock {}", lock.join(" ")) }
     }
 
-    /// Of a shared name. With `!` before the sum if the summary does not fit the records.
+    /// For a shared name. `!` before the sum means that the summary does not fit the records.
     async fn room_state(&mut self) -> String {
         let fields = pairs(self.command("HGETALL lock").await);
         let summary = fields.iter().find_map(|field| field.strip_prefix("!used=")).unwrap();
@@ -515,8 +515,7 @@ impl Bench {
         fields.iter().find(|field| !field.starts_with('!')).map(|field| field.split('=').next().unwrap().to_owned())
     }
 
-    /// The tickets in the list, and whether each counts: it has not left, and its client lives and is not marked as
-    /// unreachable.
+    /// The tickets in the list, and whether each counts: it has not left, and its client is alive and reachable.
     pub async fn queue(&mut self) -> Vec<(String, bool)> {
         let members: HashMap<_, _> = self.members().await.into_iter().collect();
         let now = self.now().await as f64;
@@ -533,7 +532,7 @@ impl Bench {
         self.members().await.iter().find(|(member, _)| member == "!skip").map_or(0, |(_, skip)| *skip as usize)
     }
 
-    /// The sorted set: clients with their deadlines, tickets, and the count of those to skip.
+    /// The sorted set: clients with their deadlines, tickets, and the number of places to skip.
     pub async fn members(&mut self) -> Vec<(String, f64)> {
         let members = flatten(self.command("ZRANGE deadlines 0 -1").await);
         if members.is_empty() {
@@ -559,7 +558,7 @@ impl Bench {
         }
     }
 
-    /// Each key with its contents, for any type.
+    /// Each key of any type, with its contents.
     pub async fn dump(&mut self) -> Vec<(String, Vec<String>)> {
         let mut dump = Vec::new();
         for key in self.keys().await {
@@ -569,7 +568,7 @@ impl Bench {
         dump
     }
 
-    /// How long each key has to live.
+    /// The TTL of each key.
     pub async fn ttls(&mut self) -> Vec<String> {
         let mut ttls = Vec::new();
         for key in self.keys().await {
@@ -604,7 +603,7 @@ impl Bench {
     }
 }
 
-/// The words of a command, with the kind of a key replaced by the key.
+/// The words of a command. The second one is the kind of a key, and becomes the key.
 fn words(text: &str) -> Vec<String> {
     let words = text.split(' ').enumerate();
     words.map(|(index, word)| if index == 1 { key(word) } else { word.replace('~', " ") }).collect()
@@ -614,7 +613,7 @@ pub fn client_of(ticket: &str) -> &str {
     ticket.split(':').next().unwrap()
 }
 
-/// A field of the hash. A grant is shown as `ATTEMPT,TOKEN,SINCE,TERMS`.
+/// A field of the hash. A grant becomes `ATTEMPT,TOKEN,SINCE,TERMS`.
 fn shown_field(pair: &str) -> String {
     let Some(grant) = pair.strip_prefix("!grant=") else { return pair.to_owned() };
     let words: Vec<_> = grant.splitn(5, ' ').collect();
@@ -645,7 +644,7 @@ fn value(reply: fairlock_emulator::Reply) -> Result<Value, Refused> {
     })
 }
 
-/// The kinds of KEYS and the names of ARGV, in order: all that a call may have, but for the last key of `boot=1`.
+/// The kinds of KEYS and the names of ARGV, in order, with optional ones, but without the last key for `boot=1`.
 pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     const ALL: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone"];
     const SHARED: &[&str] = &["lock", "queue", "deadlines", "tokens", "tombstone", "limit"];
@@ -675,7 +674,7 @@ pub fn shape(verb: &str) -> (&'static [&'static str], &'static [&'static str]) {
     }
 }
 
-/// What the `settings` of a client are made of.
+/// The parts of the `settings` argument.
 const SETTINGS: [&str; 4] = ["waiter_ttl", "max_waiters", "token_ttl", "channel"];
 
 fn ticket_of(owner: &str, given: &HashMap<&str, &str>) -> String {
@@ -746,7 +745,7 @@ pub fn pairs(hash: Value) -> Vec<String> {
     flat.chunks(2).map(|pair| format!("{}={}", pair[0], pair[1])).collect()
 }
 
-/// Shows a token that the server made as `T`. It is the time in microseconds, far greater than all other numbers here.
+/// `T` for a token that the server made: it is a time in microseconds, far greater than any other number here.
 pub fn normal(word: &str) -> String {
     let made = word.len() >= 16 && word.bytes().all(|byte| byte.is_ascii_digit());
     if made { "T".into() } else { word.into() }

@@ -1,4 +1,4 @@
-//! A call that does not get a lock hears who holds it.
+//! A call that does not get a lock reports the holder.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ fn is_of(held_by: &HeldBy, label: &str, guard: &LockGuard) -> bool {
 async fn a_try_says_who_has_it() {
     on_each_store(async |store| {
         let (one, other) = (store.connect(Timing::default()).await, store.connect(Timing::default()).await);
-        // A label may have anything.
+        // A label may contain anything.
         let guard = take(&one, "job 17/a b").await;
         let Tried::Busy(busy) = other.lock("x").try_lock().await.unwrap() else { panic!("two have it") };
         let shown = one.lock("x").status().await.unwrap().holder.unwrap();
@@ -26,12 +26,12 @@ async fn a_try_says_who_has_it() {
         assert!(is_of(&holder, "job 17/a b", &guard), "{holder:?}");
         assert_eq!(holder.since, shown.since);
         assert!(busy.to_string().contains("\"job 17/a b\" has it"), "{busy}");
-        // So does one of several names.
+        // The same for a lock in a set.
         let Tried::Busy(busy) = other.lock_all(["a", "x"]).try_lock().await.unwrap() else { panic!("two have it") };
         assert!(is_of(&busy.holder.unwrap(), "job 17/a b", &guard));
         guard.unlock().await.unwrap();
         assert!(!other.lock("x").try_lock().await.unwrap().is_busy());
-        // A semaphore may have many holders, and does not say.
+        // A semaphore may have many holders, so it reports none.
         let permit = one.semaphore("s", 1).acquire().await.unwrap();
         let Tried::Busy(busy) = other.semaphore("s", 1).try_acquire().await.unwrap() else { panic!("two have it") };
         assert_eq!(busy.holder, None);
@@ -40,7 +40,7 @@ async fn a_try_says_who_has_it() {
     .await;
 }
 
-/// From the answer that gave it its place, and later from those to the polls.
+/// The client learns the holder from the reply that gave the wait its place, and later from replies to polls.
 #[tokio::test]
 async fn a_wait_that_times_out_says_who_had_it_last() {
     on_a_server(async |server| {

@@ -1,4 +1,4 @@
-//! P5: a wait that ends early leaves nothing behind. P10: no leaked keys or tasks, and nothing hangs.
+//! P5: a wait that ends early leaves nothing. P10: no leaked keys or tasks, and nothing hangs.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ use crate::support::{LONGEST_WAIT, Random, Store, Timing, eventually, in_virtual
 
 const NAME: &str = "p5";
 
-/// The number of tasks at one moment. When all work is done it must not be larger.
+/// The number of tasks at one moment. It must not be larger after all work.
 struct Baseline {
     tasks: usize,
 }
@@ -22,7 +22,7 @@ impl Baseline {
         Self { tasks: handle.metrics().num_alive_tasks() }
     }
 
-    /// Waits until no ticket of `NAME` is left and the tasks that were added are gone.
+    /// Waits until the queue of `NAME` is empty and the added tasks have ended.
     async fn is_restored(&self, client: &LockClient) {
         let status = client.lock(NAME);
         eventually("no ticket is left", async || status.status().await.unwrap().waiters == 0).await;
@@ -30,17 +30,17 @@ impl Baseline {
     }
 }
 
-/// A client that has used the lock once, and the tasks it has while idle.
+/// A client that has used the lock once, and its tasks while idle.
 async fn idle_client(store: &Store) -> (LockClient, Baseline) {
-    // What is left behind must be taken out: it would live for longer than `eventually` waits.
+    // The client must remove leftovers: they would live longer than `eventually` waits.
     let client = store.connect(Timing { waiter_ttl: 2 * LONGEST_WAIT, ..Timing::default() }).await;
-    // The first use starts the tasks that stay as long as the client does.
+    // The first use starts the tasks that live as long as the client.
     client.lock(NAME).lock().await.unwrap().unlock().await.unwrap();
     let idle = Baseline::of(&Handle::current());
     (client, idle)
 }
 
-/// Polls the future `polls` times, lets other tasks run in between, then drops it.
+/// Polls the future `polls` times, with other tasks between the polls, then drops it.
 async fn drop_after_polls(future: impl Future, polls: usize) {
     let mut future = pin!(future);
     for _ in 0..polls {
@@ -62,7 +62,7 @@ async fn p5_a_lock_call_dropped_after_any_of_its_first_200_polls() {
         }
         held.is_restored(&client).await;
         assert_eq!(holder.unlock().await.unwrap(), Unlocked::Freed);
-        // The same on a free lock. Here the server may grant the lock just as the future is dropped (R9).
+        // The same on a free lock. Here the server may grant the lock just as the test drops the future (R9).
         for polls in 0..200 {
             drop_after_polls(client.lock(NAME).lock(), polls).await;
         }
@@ -95,7 +95,6 @@ async fn p5_lock_calls_dropped_at_random_times_on_a_busy_lock() {
     .await;
 }
 
-/// Takes and releases the lock all the time.
 async fn keep_busy(client: LockClient) {
     loop {
         let guard = client.lock(NAME).lock().await.unwrap();
@@ -104,7 +103,7 @@ async fn keep_busy(client: LockClient) {
     }
 }
 
-/// A wait that may end at the moment of the release: both after a time of their own. Returns whether it has the lock.
+/// Runs a wait and a release that end after times of their own. Returns whether the wait got the lock.
 async fn end_both(client: &LockClient, timeout: Duration, release: Duration) -> bool {
     let lock = client.lock(NAME);
     let holder = lock.lock().await.unwrap();
@@ -117,7 +116,7 @@ async fn end_both(client: &LockClient, timeout: Duration, release: Duration) -> 
             guard.unlock().await.unwrap();
             true
         }
-        // The timeout came while it was in the queue, or before the server's first answer.
+        // The timeout came while the wait was in the queue, or before the server's first answer.
         Err(LockError::Timeout { .. } | LockError::Unreachable(_)) => false,
         Err(error) => panic!("{timeout:?} {release:?}: {error}"),
     }
@@ -129,8 +128,8 @@ async fn p5_a_timeout_at_the_moment_of_release() {
         let client = Timing::default().connect(&server.url()).await;
         let (mut acquired, mut timed_out) = (0, 0);
         for round in 0..1500u64 {
-            // Close to the time of the release, a little more or less each round, so that the timeout and
-            // the grant race in all orders (R9).
+            // The two times are close, and their distance changes each round, so timeout and grant race in all orders
+            // (R9).
             let timeout = Duration::from_micros(100 + 7 * (round % 200));
             let release = timeout.saturating_sub(Duration::from_micros(round % 900));
             *if end_both(&client, timeout, release).await { &mut acquired } else { &mut timed_out } += 1;
@@ -142,7 +141,7 @@ async fn p5_a_timeout_at_the_moment_of_release() {
     .await;
 }
 
-/// The same with each order of the two, of their requests and of the replies: each way takes 3 ms.
+/// The same with each order of the timeout, the release, their requests and the replies: each way takes 3 ms.
 #[tokio::test]
 async fn p5_a_timeout_around_the_moment_of_release() {
     in_virtual_time(async |server| {
@@ -176,8 +175,7 @@ async fn p5_a_dropped_try_lock_leaves_nothing() {
     .await;
 }
 
-/// A right is missing for a moment. The leave was not sent again, and the client's other calls kept the place alive. Found by
-/// an attack.
+/// The user lacks a right for a moment. The client did not repeat the leave, and its other calls kept the place alive.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn p5_a_leave_that_is_refused_as_a_whole_is_sent_again() {
@@ -215,7 +213,7 @@ fn wait_for_it(client: &LockClient, calls: u64) -> Vec<tokio::task::JoinHandle<R
     (0..calls).map(wait).collect()
 }
 
-/// Each was sent again on its own, about once a second. Found by an attack.
+/// The client sent each leave again on its own, about once a second.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
@@ -244,8 +242,7 @@ async fn many_leaves_that_are_refused_are_sent_again_a_few_at_a_time() {
     .await;
 }
 
-/// They were given up after the lease that their calls had asked for, while other calls of the client kept their places alive. Found by an
-/// attack.
+/// The client gave the leaves up after the lease of their calls, while its other calls kept the places alive.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn p5_refused_leaves_are_sent_again_for_as_long_as_their_places_live() {

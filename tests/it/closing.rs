@@ -1,4 +1,4 @@
-//! Closing a client: what is being released is released, and nothing that stands still stalls it.
+//! Closing a client: pending releases finish, and a future without polls does not stall the close.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,12 +10,12 @@ use futures::{FutureExt, StreamExt};
 
 use crate::support::{Collect, Timing, eventually, in_virtual_time, on_a_server, on_each_store};
 
-/// Polls it once, as `select!` does with a branch that it then forgets.
+/// Polls the future once, like a `select!` that then forgets the branch.
 fn poll_once(future: std::pin::Pin<&mut impl Future>) -> bool {
     future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// Its result was kept for 250 ms, and `close` waited for that. Found by an attack.
+/// The client kept the result for 250 ms, and `close` waited for that.
 #[tokio::test]
 async fn a_set_that_nobody_reads_of_does_not_hold_up_a_close() {
     in_virtual_time(async |store| {
@@ -70,8 +70,8 @@ async fn an_unlock_beside_a_close_is_an_unlock() {
     .await;
 }
 
-/// The task that keeps the connection had not come to it before `close` ended that task, so it stayed open and subscribed until the
-/// last clone was dropped. Found by an outside suite.
+/// `close` ended the task that keeps the connection before this task had received the connection. So the connection
+/// stayed open and subscribed until the drop of the last clone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_client_that_is_closed_as_soon_as_it_has_connected_leaves_no_connection() {
     on_a_server(async |server| {
@@ -90,7 +90,7 @@ async fn a_client_that_is_closed_as_soon_as_it_has_connected_leaves_no_connectio
     .await;
 }
 
-/// The request of the unlock may be out or not: close frees the lock in either case.
+/// Close frees the lock whether or not the unlock has sent its request.
 #[tokio::test]
 async fn an_unlock_that_stands_still_is_finished_by_close() {
     on_each_store(async |store| {
@@ -133,7 +133,7 @@ async fn only_what_is_still_held_is_lost_to_close() {
     .await;
 }
 
-/// The process stood still for longer than the lease, and its first act is to close the client.
+/// The process paused for longer than the lease, and the first thing it does is to close the client.
 #[tokio::test]
 async fn a_hold_whose_deadline_has_passed_is_lost_to_that_and_not_to_close() {
     in_virtual_time(async |store| {
@@ -149,7 +149,7 @@ async fn a_hold_whose_deadline_has_passed_is_lost_to_that_and_not_to_close() {
     .await;
 }
 
-/// A wait in the queue that is not polled again, as in a `select!` loop that is busy with another branch.
+/// A queued wait whose caller stops polling it, like a `select!` loop that is busy with another branch.
 #[tokio::test(start_paused = true)]
 #[cfg(feature = "embedded")]
 async fn a_wait_that_stands_still_does_not_stall_close_and_leaves_no_ticket() {
@@ -164,14 +164,14 @@ async fn a_wait_that_stands_still_does_not_stall_close_and_leaves_no_ticket() {
     }
     let begun = tokio::time::Instant::now();
     client.close().await.unwrap();
-    // Virtual time: it passes only while everything waits.
+    // Virtual time passes only while everything waits.
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert_eq!(other.lock("x").status().await.unwrap().waiters, 0, "its ticket is gone");
     assert!(matches!(waiting.await, Err(LockError::Closed)));
     holder.unlock().await.unwrap();
 }
 
-/// A grant to a wait that is not polled, right before the close or right after it began.
+/// The server grants the lock to a wait that nobody polls. Then the client closes.
 #[tokio::test]
 async fn a_grant_to_a_wait_that_stands_still_is_passed_on_by_close() {
     on_each_store(async |store| {
@@ -193,7 +193,7 @@ async fn a_grant_to_a_wait_that_stands_still_is_passed_on_by_close() {
     .await;
 }
 
-/// The request is out, its answer not read: the first attempt of all.
+/// The first request is out, and nobody has read its answer.
 #[tokio::test]
 async fn a_first_request_that_stands_still_is_taken_back_by_close() {
     on_each_store(async |store| {
@@ -225,7 +225,7 @@ async fn monitors_end_with_the_hold() {
         for lease in [None, Some(Duration::from_secs(20))] {
             let lock = client.lock("watched");
             let lock = lease.map_or(lock.clone(), |lease| lock.with_lease(lease));
-            // Warmed up: the permanent tasks are there.
+            // After a first use, the permanent tasks exist.
             lock.lock().await.unwrap().unlock().await.unwrap();
             let before = tasks();
             for unlock in [true, false] {
@@ -277,7 +277,7 @@ async fn monitors_end_when_the_release_has_no_answer() {
     }
 }
 
-/// E5: a close that was dropped half-way left the connection open, and watchers of the state waited without an end.
+/// A close dropped half-way left the connection open, and watchers of the state waited forever.
 #[tokio::test(start_paused = true)]
 #[cfg(feature = "embedded")]
 async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
@@ -286,14 +286,14 @@ async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
         let client = timing.builder().embedded(&server).unwrap();
         let guard = client.lock("x").lock().await.unwrap();
         let mut watch = client.watch_state();
-        // The server is silent, so that it takes its full time.
+        // The server is silent, so the close takes its full time.
         server.shut_down();
         let mut closing = Some(Box::pin(client.close()));
         assert!(!poll_once(closing.as_mut().unwrap().as_mut()));
         if is_dropped {
             closing = None;
         }
-        // Found by an attack: a second close ended together with the first one, and returned Ok.
+        // A second close ended together with the first one, and returned `Ok`.
         let (late, tick) = (client.clone(), timing.operation_timeout);
         let late = tokio::spawn(async move {
             tokio::time::sleep(tick).await;
@@ -312,7 +312,7 @@ async fn a_close_that_is_dropped_or_not_polled_again_closes_all_the_same() {
     }
 }
 
-/// E9: it was said that clones and guards keep a client open, and no more.
+/// The documentation named only clones and guards as keeping a client open.
 #[tokio::test(start_paused = true)]
 #[cfg(feature = "embedded")]
 async fn a_client_is_open_until_the_last_thing_that_was_made_of_it_is_gone() {
@@ -346,8 +346,8 @@ async fn a_client_is_open_until_the_last_thing_that_was_made_of_it_is_gone() {
     }
 }
 
-/// D12: the end of its connection made the client connect once more, on its way out. To the server it was there for
-/// ever, and a place of it that a failover brought back was granted the lock, and waited for an answer.
+/// When its connection ended, the closing client connected once more. For the server that client existed forever: if a
+/// failover brought back one of its places, the server granted the lock to it and waited for an answer.
 #[tokio::test(start_paused = true)]
 #[cfg(feature = "embedded")]
 async fn a_closed_client_is_gone_from_an_embedded_server() {
@@ -357,7 +357,7 @@ async fn a_closed_client_is_gone_from_an_embedded_server() {
     let listeners = || fairlock::simulation::command(&server, &["PUBLISH", &channel, "revoked 1 nobody"]);
     assert_eq!(listeners(), ["1"]);
     client.close().await.unwrap();
-    // What the client leaves behind runs until nothing of it can.
+    // Lets the client's last tasks run until none can go on.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }

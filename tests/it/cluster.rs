@@ -1,4 +1,4 @@
-//! A cluster of real servers: slots that move, redirects, slots without a master, and what connecting says.
+//! A cluster of real servers: slots that move, redirects, slots without a master, and the errors of connecting.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::connecting::{MORE_RIGHTS, RIGHTS, set_user};
 use crate::support::cluster::{Cluster, command, slot_of};
 use crate::support::{Server, Timing, eventually, limit};
 
-/// A name for each master, in their order.
+/// A name for each master, in the order of the masters.
 async fn one_name_each(cluster: &Cluster) -> Vec<String> {
     one_name_each_by(cluster, 0).await
 }
 
-/// The same, where only that one may be asked.
+/// The same, asking only this master.
 async fn one_name_each_by(cluster: &Cluster, asked: usize) -> Vec<String> {
     let mut names = vec![None; cluster.masters.len()];
     for number in 0.. {
@@ -56,14 +56,14 @@ async fn names_live_on_all_masters() {
     .await;
 }
 
-/// It said that the connection has ended. Found by an attack.
+/// The error said that the connection had ended.
 #[tokio::test]
 async fn a_first_call_that_has_no_connection_yet_says_so() {
     limit(async {
         let cluster = Cluster::start(3).await;
         let names = one_name_each(&cluster).await;
         let client = Timing::relaxed().connect(&cluster.url()).await;
-        // Stands still from before the first call that wants it.
+        // Paused from before the first call that needs it.
         cluster.masters[2].pause();
         let error = client.lock(&names[2]).lock_timeout(Duration::from_millis(100)).await.unwrap_err();
         assert!(error.to_string().contains("there is no connection to the server yet"), "{error}");
@@ -146,7 +146,7 @@ async fn a_hold_and_its_queue_move_with_their_slot() {
         eventually("it waits", async || one.lock(name).status().await.unwrap().waiters == 1).await;
         cluster
             .move_slot(slot, 0, 1, async || {
-                // Longer than its lease: it is renewed over ASK while the slot is on its way.
+                // Longer than the lease: the client renews it over ASK while the slot moves.
                 let key = format!("fairlock:{{n:{name}}}");
                 let evaluated = cluster.masters[1].calls("asking").await;
                 eventually("it is renewed twice over ASK", async || {
@@ -165,8 +165,8 @@ async fn a_hold_and_its_queue_move_with_their_slot() {
     .await;
 }
 
-/// A master that was replaced while it was frozen may go on and grant. Its message says nothing about a lock that another
-/// node serves.
+/// A master that was replaced while it was frozen may continue and grant. Its message proves nothing about a lock of
+/// another node.
 #[tokio::test]
 async fn p1_a_grant_of_another_node_is_not_trusted() {
     limit(async {
@@ -176,7 +176,7 @@ async fn p1_a_grant_of_another_node_is_not_trusted() {
         let one = Timing::relaxed().connect(&cluster.url()).await;
         let other = Timing::relaxed().connect(&cluster.url()).await;
         let guard = one.lock(&names[0]).lock().await.unwrap();
-        // So that it is connected to both.
+        // So that `other` is connected to both masters.
         let beside = other.lock(&names[1]).lock().await.unwrap();
         let waiting = {
             let (other, name) = (other.clone(), names[0].clone());
@@ -211,7 +211,7 @@ async fn a_new_name_waits_until_its_slot_has_moved() {
         let name = &one_name_each(&cluster).await[0];
         let slot = slot_of(&cluster.masters[0], name).await;
         let client = Timing::default().connect(&cluster.url()).await;
-        // The other node is connected to before.
+        // Connects to the other node first.
         client.lock(&one_name_each(&cluster).await[1]).lock().await.unwrap().unlock().await.unwrap();
         let moving = async || {
             let error = client.lock(name).lock_timeout(Duration::from_millis(300)).await.unwrap_err();
@@ -222,7 +222,7 @@ async fn a_new_name_waits_until_its_slot_has_moved() {
         };
         cluster.move_slot(slot, 0, 1, moving).await;
         client.lock(name).lock().await.unwrap().unlock().await.unwrap();
-        // The token, when the tombstone of a call without an answer has gone.
+        // Only the token remains once the tombstone of an unanswered call has expired.
         let of_it = async || cluster.masters[1].keys().await.iter().filter(|key| key.contains(name.as_str())).count();
         eventually("its token is there alone", async || of_it().await == 1).await;
     })
@@ -289,7 +289,7 @@ async fn what_is_no_cluster_is_told_by_its_name() {
     .await;
 }
 
-/// The line of docs/deploying.md, with four rights more.
+/// The line of docs/deploying.md, plus four rights.
 #[tokio::test]
 async fn each_right_that_a_cluster_needs_is_named() {
     limit(async {
@@ -316,7 +316,7 @@ async fn connecting_does_not_wait_for_a_frozen_node() {
         let cluster = Cluster::start(3).await;
         let operation_timeout = Duration::from_secs(20);
         let timing = Timing { lease: Duration::from_secs(60), operation_timeout, ..Timing::relaxed() };
-        // The first of the list, and of the table.
+        // The first one of the list and of the slot table.
         cluster.masters[0].pause();
         let begun = tokio::time::Instant::now();
         let client = timing.connect(&cluster.url()).await;

@@ -1,4 +1,4 @@
-//! The command `fairlock` against real servers, as its users run it.
+//! The command `fairlock` against real servers, as users run it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::tool::{Running, Tool, limit, on_a_server};
 use crate::support::{Proxy, Server, Timing, eventually};
 
 const NAME: &str = "orders:42";
-/// `lock` with a lease that a test can wait for.
+/// `NAME` with a lease that a test can wait for.
 const SHORT: [&str; 3] = ["--lease", "2s", NAME];
 
 async fn waiters(client: &LockClient) -> u64 {
@@ -26,7 +26,7 @@ fn locked<'a>(options: &[&'a str], command: &[&'a str]) -> Vec<&'a str> {
     [&["lock"], options, &["--"], command].concat()
 }
 
-/// Runs a shell script under the lock, and waits until it says `in`.
+/// Runs a shell script under the lock, and waits until the script prints `in`.
 async fn holding(url: &str, options: &[&str], script: &str) -> Running {
     let script = format!("echo in; {script}");
     let mut running = Tool::new(url, &locked(options, &["sh", "-c", &script])).start();
@@ -90,7 +90,7 @@ async fn each_way_to_end_has_its_exit_code() {
     .await;
 }
 
-/// One line, which says what to do.
+/// The line says what to do.
 #[tokio::test]
 async fn wrong_usage_is_told_in_one_line() {
     for (arguments, said) in [
@@ -115,7 +115,7 @@ async fn wrong_usage_is_told_in_one_line() {
     }
 }
 
-/// They were one URL, whose database was no number.
+/// The command read them as one URL, whose database was not a number.
 #[tokio::test]
 async fn several_urls_may_be_on_lines_of_their_own() {
     limit(async {
@@ -146,7 +146,7 @@ async fn two_commands_run_one_after_the_other() {
     .await;
 }
 
-/// The command has started another process. Both get the signal, and both have ended when the lock is free.
+/// The command starts another process. Both get the signal, and both have ended when the lock becomes free.
 #[tokio::test]
 async fn signals_are_passed_on_to_all_that_runs() {
     on_a_server(async |server| {
@@ -159,7 +159,7 @@ async fn signals_are_passed_on_to_all_that_runs() {
             assert_eq!([running.line().await, running.line().await], ["inner", "outer"], "{name}");
             assert_eq!(running.end().await.0.code(), Some(7));
         }
-        // A shell keeps the signals of the keyboard from its background jobs.
+        // A shell makes its background jobs ignore the keyboard's signals, so no inner process here.
         for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGQUIT, "QUIT"), (Signal::SIGUSR2, "USR2")] {
             let script = format!("trap 'echo {name}; exit 8' {name}; echo ready; while :; do sleep 0.02; done");
             let mut running = holding(&server.url(), &[NAME], &script).await;
@@ -187,7 +187,7 @@ async fn a_signal_that_comes_while_it_waits_leaves_no_place_in_the_queue() {
     .await;
 }
 
-/// What `nohup` has ignored stays ignored.
+/// Signals that `nohup` ignores stay ignored.
 #[tokio::test]
 async fn nohup_works_for_the_command_too() {
     on_a_server(async |server| {
@@ -195,7 +195,7 @@ async fn nohup_works_for_the_command_too() {
         let mut running = Tool::behind(&["nohup"], &server.url(), &locked(&[NAME], &["sh", "-c", script])).start();
         assert_eq!(running.line().await, "in");
         running.signal(Signal::SIGHUP);
-        // The other one would be passed on first.
+        // fairlock would have passed SIGHUP on first.
         running.signal(Signal::SIGUSR1);
         assert_eq!(running.line().await, "told");
         assert_eq!(running.end().await.0.code(), Some(6));
@@ -216,7 +216,7 @@ async fn a_lock_is_free_a_lease_after_fairlock_was_killed() {
     .await;
 }
 
-/// It cannot renew while it is stopped. When it goes on it ends the command, which may run beside the next holder.
+/// A stopped fairlock cannot renew. When it continues, it ends the command, which may overlap with the next holder.
 #[tokio::test]
 async fn a_command_ends_when_fairlock_was_stopped_for_too_long() {
     on_a_server(async |server| {
@@ -236,7 +236,7 @@ async fn a_command_ends_when_fairlock_was_stopped_for_too_long() {
     .await;
 }
 
-/// It ignores SIGTERM, or what it has started does: SIGKILL ends them all.
+/// The command, or a process that it started, ignores SIGTERM. SIGKILL ends them all.
 #[tokio::test]
 async fn a_command_that_does_not_end_is_killed_when_the_server_is_gone() {
     limit(async {
@@ -280,7 +280,7 @@ async fn a_lock_can_be_taken_away() {
         let outcome = &again.json("force-unlock")[0];
         assert!(outcome["was_held"] == false && outcome["holder"].is_null(), "{outcome}");
 
-        // D4: another one holds it by now.
+        // Another client is the holder now.
         let guard = client.lock(NAME).lock().await.unwrap();
         let token = (guard.token() - 1).to_string();
         let stale = Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME]).run().await;
@@ -288,7 +288,7 @@ async fn a_lock_can_be_taken_away() {
         assert!(guard.is_valid());
         guard.unlock().await.unwrap();
 
-        // On a terminal it asks.
+        // On a terminal, the command asks.
         for (answer, is_taken) in [("n\n", false), ("\n", false), ("y\n", true)] {
             running = holding(&server.url(), &[NAME], "read line").await;
             let mut asking = Tool::in_terminal(&server.url(), &["force-unlock", NAME]).start();
@@ -370,14 +370,14 @@ async fn colours_are_for_terminals() {
         assert!(!out(Tool::in_terminal(&server.url(), status).with_env("NO_COLOR", "1").run().await));
         let never = ["--color", "never", "status", NAME];
         assert!(!out(Tool::in_terminal(&server.url(), &never).run().await));
-        // A table that refreshes begins in the upper left corner.
+        // A table that refreshes starts in the upper left corner.
         let watch = ["watch", "-c", "1", NAME];
         assert!(Tool::in_terminal(&server.url(), &watch).run().await.out.contains("\x1b[H\x1b[J"));
     })
     .await;
 }
 
-/// As `fairlock list | head -1`: it ends as other commands do, which SIGPIPE ends, and complains of nothing.
+/// Like `fairlock list | head -1`: it ends as if by SIGPIPE, like other commands, and reports no error.
 #[tokio::test]
 async fn a_closed_pipe_ends_it_quietly() {
     on_a_server(async |server| {
@@ -400,7 +400,7 @@ async fn a_closed_pipe_ends_it_quietly() {
     .await;
 }
 
-/// In a terminal the command is in the foreground with it, so that it can read, and Ctrl-C comes once.
+/// On a terminal the command runs in the foreground with fairlock, so it can read, and it receives Ctrl-C once.
 #[tokio::test]
 async fn a_command_can_use_the_terminal() {
     on_a_server(async |server| {
@@ -409,7 +409,7 @@ async fn a_command_can_use_the_terminal() {
         let mut running = Tool::in_terminal(&server.url(), &locked(&[NAME], &["sh", "-c", script])).start();
         assert_eq!(running.line().await.trim(), "in");
         running.say("a line\n").await;
-        // The terminal echoes.
+        // The terminal echoes the input.
         while running.line().await.trim() != "got a line" {}
         running.say("\x03").await;
         assert!(running.line().await.trim().ends_with("count 1"));
@@ -487,7 +487,7 @@ async fn completions_and_the_manual_page_are_made_of_the_arguments() {
     assert!(help.code == Some(0) && help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{help:?}");
 }
 
-/// What a user with these rights does: takes, queues, hands over, loses by force, waits in vain, lists, and is idle.
+/// Uses every right of a user: takes, queues, hands over, loses by force, waits in vain, lists, and idles.
 async fn use_all_rights(server: &Server, url: &str) -> Result<(), String> {
     let timing = Timing::default();
     let client = timing.builder().connect(url).await.map_err(|error| error.to_string())?;
@@ -504,7 +504,7 @@ async fn use_all_rights(server: &Server, url: &str) -> Result<(), String> {
     let _held = client.lock("y").lock().await.map_err(|error| error.to_string())?;
     client.list("*").next().await.expect("y is held").map_err(|error| error.to_string())?;
     other.lock("y").force_unlock().await.map_err(|error| error.to_string())?;
-    // A connection that is silent is pinged, after twice that time at the latest.
+    // The client pings a silent connection, after twice that time at the latest.
     tokio::time::sleep(2 * timing.operation_timeout + Duration::from_millis(500)).await;
     client.close().await.ok();
     other.close().await.ok();
@@ -513,8 +513,8 @@ async fn use_all_rights(server: &Server, url: &str) -> Result<(), String> {
     if denied.is_empty() { Ok(()) } else { Err(format!("denied: {denied:?}")) }
 }
 
-/// With the line that it prints everything works, and the server has denied nothing. Without any of its words something is
-/// refused.
+/// With the printed line everything works and the server denies nothing. Without any of its words the server refuses
+/// something.
 #[tokio::test]
 async fn acl_prints_the_least_that_a_user_needs() {
     crate::support::limit_to(Duration::from_secs(240), async {
@@ -540,7 +540,7 @@ async fn acl_prints_the_least_that_a_user_needs() {
     .await;
 }
 
-/// docs/deploying.md shows the line for the prefix `fairlock`, and what `acl` prints has the same rights.
+/// The line in docs/deploying.md, for the prefix `fairlock`, has the same rights as the output of `acl`.
 #[tokio::test]
 async fn the_line_of_the_readme_is_that_of_acl() {
     let sorted = |rights: &[&str]| {
@@ -585,7 +585,7 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         );
         let (_, out, _) = ran(Tool::new(&server.url(), &["list"])).await;
         assert!(out.contains("2 of 2 permits"), "{out}");
-        // Taken away by its token, and the next one runs.
+        // A forced unlock takes one slot by its token, and its command loses the slot.
         let (code, _, err) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", NAME])).await;
         assert!(code == Some(2) && err.contains("--token"), "{err}");
         let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", "7", NAME])).await;
@@ -593,10 +593,11 @@ async fn slots_let_so_many_commands_run_at_a_time() {
         let (code, out, _) = ran(Tool::new(&server.url(), &["force-unlock", "--yes", "--token", &token, NAME])).await;
         assert!(code == Some(0) && out.contains("was taken away"), "{out}");
         let (ended, err) = second.end().await;
-        // It ends by the signal, or since its input is closed.
+        // The signal ends the command, or the end of its input does.
         assert!(ended.code() == Some(75) && err.contains("lost"), "{err}");
         eventually("a slot is free", async || gate.status().await.unwrap().used == 1).await;
-        // A lock of the name is something else: it is free, `status` shows both, and without a token it is the lock that is taken away.
+        // A lock of the same name is separate: it is free, `status` shows both, and without a token the lock is
+        // forced.
         let (code, ..) = ran(Tool::new(&server.url(), &locked(&["--try", NAME], &["true"]))).await;
         assert_eq!(code, Some(0));
         let guard = client.lock(NAME).lock().await.unwrap();
@@ -626,7 +627,7 @@ async fn a_lock_or_a_slot_stays_taken_though_the_command_has_ended() {
         let holder = gate.status().await.unwrap().holders.remove(0);
         assert!(holder.lease_left > Duration::from_secs(5), "{holder:?}");
         assert!(gate.force_unlock_token(holder.token).await.unwrap());
-        // Several masters have no handles, so it is refused before the command runs.
+        // Handles do not exist on several masters, so fairlock refuses before it runs the command.
         let two = format!("{url} redis://127.0.0.1:1/");
         let refused = Tool::new(&two, &kept).run().await;
         assert_eq!(refused.code, Some(2), "{refused:?}");
@@ -650,7 +651,7 @@ async fn the_number_of_slots_is_set_for_all_programs() {
         let two = waiting.await.unwrap().unwrap();
         one.release().await.unwrap();
         two.release().await.unwrap();
-        // It is neither held nor waited for, and is found all the same.
+        // Nobody holds it or waits for it, but it has a limit for all clients, so fairlock lists it.
         let (code, out, _) = ran(Tool::new(&server.url(), &["set-permits", "--json", NAME, "0"])).await;
         assert!(code == Some(0) && out.contains(r#""set_permits":0"#), "{out}");
         for (arguments, shown) in
@@ -700,7 +701,7 @@ async fn shared_and_exclusive_commands_are_readers_and_writers() {
         let mut writer = writer;
         assert_eq!(writer.line().await, "wrote");
         assert_eq!(writer.end().await.0.code(), Some(0));
-        // One inside of another that it would wait for.
+        // A nested command would wait for the outer one.
         let inner = format!("{} lock -x {NAME} -- true", crate::support::tool::path());
         let (code, _, err) = ran(Tool::new(&server.url(), &locked(&["-s", NAME], &["sh", "-c", &inner]))).await;
         assert!(code == Some(2) && err.contains("wait for itself"), "{err}");

@@ -1,5 +1,5 @@
-//! The command `fairlock` in odd surroundings: signals that are ignored, arguments that are no text, times beyond all
-//! clocks, names with escape sequences, processes that are not reaped, and itself inside itself.
+//! The command `fairlock` in odd surroundings: ignored signals, arguments that are not text, times beyond all clocks,
+//! names with escape sequences, processes that nobody reaps, and the command inside itself.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use crate::support::{Timing, eventually};
 const NAME: &str = "orders:42";
 const NOWHERE: &str = "redis://127.0.0.1:1/";
 
-/// F1: started by a daemon that ignores SIGCHLD, it returned 71. flock(1) returns the code of its command.
+/// Started by a daemon that ignores SIGCHLD, fairlock returned 71, and not the code of its command like flock(1).
 #[tokio::test]
 async fn the_exit_code_is_known_where_the_parent_ignores_the_end_of_children() {
     on_a_server(async |server| {
@@ -24,7 +24,7 @@ async fn the_exit_code_is_known_where_the_parent_ignores_the_end_of_children() {
             let ended = Tool::behind(&ignoring, &server.url(), &words).run().await;
             assert_eq!((ended.code, ended.err.as_str()), (Some(code), ""));
         }
-        // The command itself gets what is usual: it may wait for children of its own.
+        // The command runs with the default for SIGCHLD: it may wait for children of its own.
         let words = ["lock", NAME, "--", "grep", "SigIgn", "/proc/self/status"];
         let ended = Tool::behind(&ignoring, &server.url(), &words).run().await;
         let ignored = u64::from_str_radix(ended.out.trim_start_matches("SigIgn:").trim(), 16).unwrap();
@@ -33,7 +33,6 @@ async fn the_exit_code_is_known_where_the_parent_ignores_the_end_of_children() {
     .await;
 }
 
-/// F2.
 #[tokio::test]
 async fn an_argument_that_is_no_text_is_wrong_usage() {
     for words in
@@ -46,7 +45,7 @@ async fn an_argument_that_is_no_text_is_wrong_usage() {
     }
 }
 
-/// F2: it panicked when the lock was lost, and the command went on.
+/// fairlock panicked when it lost the lock, and the command went on.
 #[tokio::test]
 async fn times_beyond_all_clocks_are_as_good_as_none() {
     on_a_server(async |server| {
@@ -71,7 +70,7 @@ async fn times_beyond_all_clocks_are_as_good_as_none() {
     .await;
 }
 
-/// F3: the command's own defaults follow the times that it is given.
+/// The defaults of the command follow the times that the user gives.
 #[tokio::test]
 async fn short_and_long_leases_need_no_other_option() {
     on_a_server(async |server| {
@@ -91,7 +90,7 @@ async fn short_and_long_leases_need_no_other_option() {
     .await;
 }
 
-/// F4: any writer of a key could move the cursor of a reader's terminal.
+/// Any writer of a key could move the cursor in a reader's terminal.
 #[tokio::test]
 async fn nothing_that_the_server_says_reaches_the_terminal_as_it_is() {
     limit(async {
@@ -116,12 +115,12 @@ async fn nothing_that_the_server_says_reaches_the_terminal_as_it_is() {
     .await;
 }
 
-/// F5: what has ended but was not reaped by its parent, as where process 1 of a container reaps nothing, was waited for.
+/// fairlock waited for ended processes that their parent did not reap, like process 1 of some containers.
 #[tokio::test]
 async fn what_nobody_reaps_is_not_waited_for_after_a_loss() {
     on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
-        // A process of another group, which does not reap its child: that one stays in the group of the command.
+        // The keeper is in another group and does not reap its child, which stays in the group of the command.
         let keeper = "(sleep 0.01 & exec setsid sleep 120) >/dev/null 2>&1 & echo $!";
         let script = format!("trap 'exit 0' TERM; {keeper}; while :; do sleep 0.02; done");
         let words = ["lock", "--kill-after", "1h", NAME, "--", "sh", "-c", &script];
@@ -143,7 +142,7 @@ async fn what_nobody_reaps_is_not_waited_for_after_a_loss() {
     .await;
 }
 
-/// F6: it waited without an end, and without a message.
+/// fairlock waited forever, without a message.
 #[tokio::test]
 async fn a_lock_inside_itself_is_told() {
     on_a_server(async |server| {
@@ -158,12 +157,12 @@ async fn a_lock_inside_itself_is_told() {
             assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
             assert!(ended.err.contains("\"a\"") && ended.err.contains("wait for itself"), "{ended:?}");
         }
-        // With another one in between, too.
+        // Even with another lock in between.
         let ended = inside("a", &["b", "--", &fairlock, "lock", "a", "--", "true"]).run().await;
         assert_eq!(ended.code, Some(2), "{ended:?}");
-        // It does not wait, and says what is so.
+        // `--try` does not wait, so it just reports a busy lock.
         assert_eq!(inside("a", &["--try", "a", "--", "true"]).run().await.code, Some(1));
-        // Another lock of the same name is another one.
+        // The same name under another prefix is another lock.
         let other = ["--prefix", "other", "a", "--", "echo", "in"];
         let ended = inside("a", &other).run().await;
         assert_eq!((ended.code, ended.out.as_str()), (Some(0), "in\n"), "{ended:?}");

@@ -1,5 +1,4 @@
-//! What connecting says: the cause in the first line, the server that cannot serve by its name, and the rights
-//! that a user lacks.
+//! The errors of connecting: the cause in the first line, the kind of a server that cannot serve, and missing rights.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +16,7 @@ async fn refused(url: &str) -> ConnectError {
     Timing::default().builder().connect(url).await.expect_err("it cannot connect")
 }
 
-/// A server that answers the first bytes of each connection so, and closes it.
+/// A server that sends this answer to the first bytes of each connection, and then closes it.
 pub async fn answering(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -44,7 +43,7 @@ async fn the_first_line_says_that_nothing_listens_there() {
     assert!(error.contains("/nowhere/redis.sock") && error.contains("there is no such socket"), "{error}");
 }
 
-/// HTTP, another protocol, the alert with which a TLS server ends a handshake that is none, nothing, and the beginning of an answer.
+/// HTTP, another protocol, the alert with which a TLS server ends an invalid handshake, nothing, and a cut answer.
 #[tokio::test]
 async fn the_first_line_says_what_to_look_for_where_no_answer_is_one_of_redis() {
     limit(async {
@@ -59,7 +58,7 @@ async fn the_first_line_says_what_to_look_for_where_no_answer_is_one_of_redis() 
             let error = refused(&format!("redis://127.0.0.1:{}/", answering(answer).await)).await;
             assert!(matches!(error, ConnectError::Unreachable { .. }) && error.may_pass(), "{error:?}");
             let text = error.to_string();
-            assert!(text.contains("no answer of Redis") && text.contains("rediss://"), "{text}");
+            assert!(text.contains("no Redis reply") && text.contains("rediss://"), "{text}");
             assert_eq!(text.lines().count(), 1, "{text}");
         }
     })
@@ -85,7 +84,7 @@ async fn a_cluster_node_is_told_by_its_name() {
         let error = refused(&server.url()).await;
         assert!(error.to_string().contains("Redis Cluster"), "{error}");
         assert!(matches!(error, ConnectError::Cluster), "{error:?}");
-        // Database 1 does not exist there; that is not the point.
+        // Database 1 does not exist there, but the error must name the cluster.
         let error = refused(&format!("{}1", server.url())).await;
         assert!(error.to_string().contains("Redis Cluster"), "{error}");
         let mut redis = server.connection().await;
@@ -131,7 +130,7 @@ async fn an_eviction_policy_is_warned_of_once() {
     .await;
 }
 
-/// The line of docs/deploying.md.
+/// The line in docs/deploying.md.
 pub const RIGHTS: [&str; 33] = [
     "on",
     ">secret",
@@ -248,7 +247,7 @@ async fn all_missing_rights_are_named_at_once() {
         let url = server.url_of_worker();
         set_user(&server, ["on", ">secret", "-@all", "+eval", "~other:*"]).await;
         let error = refused(&url).await.to_string();
-        // Redis 8 does not say whether a command is allowed without saying whether its keys are.
+        // Redis 8 reports on a command only together with the rights to its keys.
         let with_keys: &[&str] = if server.redis_version().await.starts_with('8') {
             &["~fairlock:*", "&fairlock:wake:*"]
         } else {
@@ -264,7 +263,7 @@ async fn all_missing_rights_are_named_at_once() {
     .await;
 }
 
-/// A proxy that swallows messages is logged once, at the first connection. Polls carry the load.
+/// The client logs a proxy that swallows messages once, at the first connection. Polls take over.
 #[tokio::test]
 async fn messages_that_do_not_arrive_are_warned_of() {
     limit(async {
@@ -288,7 +287,7 @@ async fn messages_that_do_not_arrive_are_warned_of() {
     .await;
 }
 
-/// The question is asked by EVAL. Without the right to it, other missing rights are unknown.
+/// The client asks with EVAL. Without the right to EVAL it cannot know which other rights are missing.
 #[tokio::test]
 async fn without_the_right_to_ask_more_may_be_missing() {
     limit(async {
@@ -306,7 +305,7 @@ async fn without_the_right_to_ask_more_may_be_missing() {
     .await;
 }
 
-/// It showed the beginning of a script.
+/// The error showed the beginning of a script.
 #[tokio::test]
 async fn a_server_without_eval_is_told_without_a_script() {
     limit(async {
@@ -319,7 +318,7 @@ async fn a_server_without_eval_is_told_without_a_script() {
     .await;
 }
 
-/// It named the commands that write.
+/// The error named the commands that write.
 #[tokio::test]
 async fn keys_that_may_only_be_read_are_named() {
     limit(async {
@@ -334,7 +333,7 @@ async fn keys_that_may_only_be_read_are_named() {
     .await;
 }
 
-/// It was empty. And no right is needed for it, whose denial the server would log.
+/// The name was empty. Setting it must need no right, because the server would log the denial.
 #[tokio::test]
 async fn connections_have_the_label_in_the_list_of_clients() {
     limit(async {
@@ -354,7 +353,7 @@ async fn connections_have_the_label_in_the_list_of_clients() {
     .await;
 }
 
-/// No right to it helps, so the error names this cause too.
+/// No right helps here, so the error names this cause too.
 #[tokio::test]
 async fn a_command_that_is_disabled_on_the_server_is_no_matter_of_rights_alone() {
     limit(async {
@@ -482,7 +481,7 @@ async fn a_credentials_provider_is_asked_at_each_connect() {
         let client = Timing::default().builder().connect_with(options).await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 1);
         let guard = client.lock("x").lock().await.unwrap();
-        // Redis ends the connections of a user that is reset.
+        // Redis ends the connections of a user whose rights are reset.
         set_user(&server, ["on", ">token 1", ">token 2", ">token 3", "~*", "&*", "+@all"]).await;
         let mut redis = server.connection().await;
         redis::cmd("CLIENT").arg(&["KILL", "TYPE", "pubsub"]).exec_async(&mut redis).await.unwrap();
@@ -510,7 +509,7 @@ async fn a_credentials_provider_that_fails_or_hangs_is_told() {
     .await;
 }
 
-/// A service that uses the redis crate configured its server twice.
+/// A service that uses the redis crate had to configure its server twice.
 #[tokio::test]
 async fn what_the_redis_crate_has_of_a_server_is_taken() {
     limit(async {
@@ -547,7 +546,7 @@ async fn what_the_redis_crate_has_of_a_server_is_taken() {
     .await;
 }
 
-/// H4: each service wrote a loop around connect.
+/// Each service wrote a loop around connect.
 #[tokio::test]
 async fn a_client_can_begin_before_its_server() {
     limit(async {
@@ -566,13 +565,13 @@ async fn a_client_can_begin_before_its_server() {
         }
         watched.close().await.unwrap();
         cluster.close().await.unwrap();
-        // It waits for the server, and then has the lock.
+        // The call waits for the server, and then has the lock.
         let lock = single.lock("x");
         let waiting = tokio::spawn(async move { lock.lock().await });
         server.restart().await;
         waiting.await.unwrap().unwrap().unlock().await.unwrap();
         assert_eq!(single.state().connection(), ConnectionState::Connected);
-        // What does not pass is still an error.
+        // A permanent error still ends the call.
         let wrong = builder().connect(server.url_of_worker()).await.expect_err("there is no such user");
         assert!(matches!(wrong, ConnectError::Credentials(_)), "{wrong}");
         single.close().await.unwrap();
@@ -596,7 +595,7 @@ async fn a_client_can_begin_before_its_cluster() {
     .await;
 }
 
-/// What has to be longer than the poll interval follows it, unless it is set.
+/// Times that must exceed the poll interval follow it, unless the caller sets them.
 #[cfg(feature = "embedded")]
 #[tokio::test]
 async fn times_follow_the_poll_interval() {

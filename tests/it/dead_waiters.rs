@@ -1,4 +1,4 @@
-//! P6: dead waiters together delay the live ones by at most one waiter_ttl, no matter how many they are.
+//! P6: however many waiters died, together they delay the live ones by at most one waiter_ttl.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
 
 const NAME: &str = "dead";
 
-/// Queues `dead` waiters and a live one behind them, then cuts off the dead ones with `kill`. Returns how long
-/// the live one took to get the lock after the holder released it.
+/// Queues `dead` waiters and then a live one, and cuts off the dead ones with `kill`. Returns the time from the
+/// holder's release until the live waiter had the lock.
 async fn delay(dead: usize, kill: impl AsyncFnOnce(&Proxy)) -> Duration {
     let server = Server::start().await;
     let timing = Timing::default();
@@ -34,7 +34,7 @@ async fn delay(dead: usize, kill: impl AsyncFnOnce(&Proxy)) -> Duration {
     took
 }
 
-/// A dead waiter does nothing: a guard that it still gets must not be released.
+/// A dead waiter does nothing. It must not even release a guard that it still gets.
 fn wait_and_do_nothing(client: &LockClient) -> JoinHandle<Result<(), LockError>> {
     let lock = client.lock(NAME);
     tokio::spawn(async move { lock.lock().await.map(std::mem::forget) })
@@ -45,7 +45,7 @@ async fn wait_for_waiters(client: &LockClient, waiters: usize) {
     eventually("they all wait", async || lock.status().await.unwrap().waiters == waiters as u64).await;
 }
 
-/// Their machines are gone without closing anything: to the server the connections look alive.
+/// Their machines vanished without closing anything, so the connections look alive to the server.
 async fn p6_silent(dead: usize) {
     limit(async {
         let took = delay(dead, async |proxy| proxy.blackhole(true)).await;
@@ -55,7 +55,7 @@ async fn p6_silent(dead: usize) {
     .await;
 }
 
-/// Their processes died: the connections are closed.
+/// Their processes died, so the connections are closed.
 async fn p6_closed(dead: usize) {
     limit(async {
         let took = delay(dead, async |proxy: &Proxy| {
@@ -64,14 +64,14 @@ async fn p6_closed(dead: usize) {
             proxy.assert_no_connections().await;
         })
         .await;
-        // The promise is "at once". A loaded machine may be slow, so this only checks that no dead waiter got
-        // the lock: that would take a whole grant_ttl.
+        // The promise is "at once", but a loaded machine may be slow. So this only checks that no dead waiter got the
+        // lock: that would take a whole grant_ttl.
         assert!(took < Timing::default().grant_ttl, "{dead} closed waiters took {took:?}");
     })
     .await;
 }
 
-/// The same without a machine that may be slow.
+/// The same in virtual time.
 #[tokio::test]
 async fn p6_a_few_silent_waiters_cost_one_waiter_ttl() {
     for dead in [1, 10, 100] {

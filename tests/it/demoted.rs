@@ -1,5 +1,5 @@
-//! D1: a primary that becomes a replica keeps its clients, and forwards to them what is published at the new primary.
-//! No client may take a message for a different client, or for none, for a grant of its own (P1, P2).
+//! A primary that becomes a replica keeps its clients, and forwards to them the messages published at the new primary.
+//! No client may take a message for another client, or for none, as a grant of its own (P1, P2).
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::support::{Proxy, Server, Timing, eventually, limit};
 
 const NAME: &str = "x";
 
-/// The clients send nothing while the test runs: a client that learns that the server has become a replica dials anew.
-/// Nor is a message too old to be trusted.
+/// The clients send nothing during the test: a client that learns of the demotion would connect again. And no message
+/// is so old that clients distrust it.
 async fn connect(url: &str) -> LockClient {
     let longest = Duration::from_secs(100);
     let timing = Timing {
@@ -38,7 +38,7 @@ enum By {
     ReplicaOf,
 }
 
-/// The two change places, and nothing is lost.
+/// The two servers change places without data loss.
 async fn change_places(primary: &Server, replica: &Server, by: By) {
     let other = replica.port().to_string();
     let mut redis = primary.connection().await;
@@ -56,9 +56,9 @@ async fn change_places(primary: &Server, replica: &Server, by: By) {
     .await;
 }
 
-/// One call waits at the primary and stays connected to it when it is demoted; the next one waits at the new primary,
-/// where the holder releases the lock. `one_name`: all reach the server by one address that moves, and connected
-/// clients stay.
+/// One call waits at the primary, and stays connected to it after the demotion. The next call waits at the new
+/// primary, at which the holder then releases the lock. `one_name`: all clients use one address, which moves while
+/// open connections stay.
 async fn no_two_hold_it(by: By, one_name: bool) {
     limit(async {
         let primary = Server::start().await;
@@ -79,7 +79,7 @@ async fn no_two_hold_it(by: By, one_name: bool) {
         .await;
 
         change_places(&primary, &replica, by).await;
-        // The holder is the first to go over. The address moves too, and connections that exist stay.
+        // The holder moves first. The address moves too, but open connections stay.
         own.fail_over_to(&replica);
         if one_name {
             address.move_to(&replica);
@@ -90,7 +90,7 @@ async fn no_two_hold_it(by: By, one_name: bool) {
         assert!(held.unlock().await.is_ok());
 
         let guard = next.await.unwrap();
-        // What was published has come to the old primary, since this has.
+        // Once this write has reached the old primary, the messages published before it have too.
         let mut redis = replica.connection().await;
         send(&mut redis, &["SET", "later", "1", "PX", "100"]).await;
         let heard: u32 = redis::cmd("WAIT").arg(1).arg(20_000).query_async(&mut redis).await.unwrap();
@@ -99,7 +99,7 @@ async fn no_two_hold_it(by: By, one_name: bool) {
         assert!(guard.is_valid());
         assert!(!first.is_finished(), "two hold it");
 
-        // When it comes over, its turn comes, with a greater token.
+        // After the first waiter has moved, it gets its turn, with a greater token.
         let token = guard.token();
         address.fail_over_to(&replica);
         guard.unlock().await.unwrap();

@@ -1,8 +1,6 @@
-//! The embedded store against a real server: the same random calls must give the same replies and leave
-//! the same keys.
+//! The embedded store against a real server: the same random calls must give the same replies and leave the same keys.
 //!
-//! `FAIRLOCK_SEED` repeats a run, `FAIRLOCK_CALLS` makes it longer, `REDIS_SERVER` names another server
-//! binary.
+//! `FAIRLOCK_SEED` repeats a run, `FAIRLOCK_CALLS` makes it longer, `REDIS_SERVER` names another server binary.
 
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,11 +11,11 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use crate::bench::{Bench, Refused};
 use crate::support::{Server, from_env, limit_to};
 
-/// A little below the average: a case has 300 steps on average, and nine in ten are calls.
+/// Slightly below the average: a case has 300 steps on average, and nine in ten are calls.
 const CALLS_IN_A_CASE: u64 = 250;
 const STEPS_IN_A_CASE: std::ops::RangeInclusive<usize> = 1..=600;
 
-/// One step on both stores, written as in bench.rs. `@` is replaced by the current token of the lock.
+/// One step on both stores, in the notation of bench.rs. `@` is the current token of the lock.
 #[derive(Debug, Clone)]
 enum Step {
     Call(String),
@@ -37,13 +35,13 @@ fn ticket() -> impl Strategy<Value = String> {
     (owner(), 1..9u32).prop_map(|(owner, seq)| format!("{owner}:{seq}"))
 }
 
-/// As the terms of a call. Most have the same ones, so that a leave finds its place.
+/// The terms of a call. Most calls have the same, so that a leave finds its place.
 fn terms() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&["3000/L", "3000/L", "3000/L", "20000/a~b/c"][..])
 }
 
-/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. And none is just above half
-/// of another, at which a script takes a silence for a standstill: one store could be a millisecond beyond it.
+/// Far apart, so that two of them stay different on a slow machine: `alike` allows for 4 s. None is just above half of
+/// another one: at that silence a script assumes a standstill, and the stores might disagree by a millisecond.
 fn millis() -> impl Strategy<Value = u32> {
     prop::sample::select(&[11_000u32, 23_000, 47_000, 95_000][..])
 }
@@ -114,7 +112,7 @@ fn plain_call() -> impl Strategy<Value = String> {
     prop_oneof![9 => acquire(), 4 => poll, 4 => leave, 3 => renew, 2 => raise, 2 => give, 6 => release, 1 => force, 1 => inspect]
 }
 
-/// Changes that no script makes: keys that expire or are deleted, clients that die, foreign values.
+/// Changes that no script makes: keys that expire or are deleted, dead clients, foreign values.
 fn interference() -> impl Strategy<Value = String> {
     let kind = || prop::sample::select(&["lock", "queue", "deadlines", "tokens"][..]);
     prop_oneof![
@@ -125,7 +123,7 @@ fn interference() -> impl Strategy<Value = String> {
         1 => client().prop_map(|client| format!("unreachable {client}")),
         1 => client().prop_map(|client| format!("ZREM deadlines {client}")),
         2 => ticket().prop_map(|ticket| format!("waits {ticket}")),
-        // Enough of one client for a count of places to skip.
+        // Enough places of one client for a `!skip` count.
         1 => (client(), 30..45u32).prop_map(|(client, count)| {
             let places: String = (1..=count).map(|n| format!(" {client}:1:{n}/3000/L")).collect();
             format!("RPUSH queue{places}")
@@ -141,7 +139,7 @@ fn interference() -> impl Strategy<Value = String> {
         2 => prop::sample::select(&["frozen -1", "frozen 40000", "SET boot nonsense"][..]).prop_map(str::to_owned),
         1 => Just("token 9007199254740000".to_owned()),
         1 => Just("SET tokens nonsense".to_owned()),
-        // Not a second owner: which one a script finds depends on the order of the hash's fields, which is not defined.
+        // Never a second owner: which one a script finds depends on the order of the fields, which is undefined.
         5 => Just("FLUSHALL".to_owned()),
     ]
 }
@@ -151,7 +149,6 @@ fn steps() -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
 }
 
-/// A call about a shared name.
 fn shared_call() -> impl Strategy<Value = String> {
     let terms =
         || prop::sample::select(&["1,3,3000/L", "1,3,3000/L", "2,3,3000/L", "3,3,20000/a~b/c", "4,5,3000/L"][..]);
@@ -201,12 +198,12 @@ fn shared_call() -> impl Strategy<Value = String> {
     prop_oneof![160 => shared, 2 => Just("boot life=L freeze=11000".to_owned())]
 }
 
-/// As [`interference`], and a lease that is over.
+/// The steps of [`interference`], and leases that have ended.
 fn shared_interference() -> impl Strategy<Value = String> {
     let ended = owner().prop_map(|owner| format!("ended {owner}"));
     let queues = ticket().prop_map(|ticket| format!("queues {ticket}"));
     prop_oneof![3 => interference(), 2 => ended, 2 => queues, 1 => Just("SET limit x".to_owned()), 2 => Just("DEL limit".to_owned()),
-        // Otherwise most calls would be refused for what is foreign.
+        // Otherwise the stores would refuse most calls because of foreign values.
         5 => Just("FLUSHALL".to_owned())]
 }
 
@@ -216,7 +213,7 @@ fn shared_steps() -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, STEPS_IN_A_CASE).boxed()
 }
 
-/// A store, and the tokens it has given. A token is a time, so the two stores give different ones.
+/// A store, and the tokens that it gave. A token is a time, so the two stores give different ones.
 struct Side {
     bench: Bench,
     tokens: Vec<String>,
@@ -227,7 +224,7 @@ impl Side {
         Self { bench, tokens: Vec::new() }
     }
 
-    /// Replaces `@` by the token that the lock has now.
+    /// Replaces `@` by the current token of the lock.
     async fn fill_in(&mut self, text: &str) -> String {
         if !text.contains('@') {
             return text.to_owned();
@@ -242,7 +239,7 @@ impl Side {
         if words[0] == "inspected" {
             words[5] = "MICROS".into();
         }
-        // An answer that ends with the grant of the holder: behind its time are its terms.
+        // A reply that ends with the holder's grant: the word before the terms is its time.
         if ["queued", "busy", "polled"].contains(&&*words[0])
             && let Some(terms) = words.iter().position(|word| word.contains('/'))
         {
@@ -260,7 +257,7 @@ impl Side {
         lines
     }
 
-    /// The words of a field or of a label. Replaces a token by its number: T0 is the first that was seen. So the tokens of
+    /// The words of a field or a label. Replaces each token by its index in the order of appearance, so the tokens of
     /// both stores compare equal.
     fn names(&mut self, text: &str) -> Vec<String> {
         // A grant is `!grant=ATTEMPT TOKEN SECONDS MICROS TERMS`, and the times of the two stores differ.
@@ -276,7 +273,7 @@ impl Side {
         if word.len() < 16 || !word.bytes().all(|byte| byte.is_ascii_digit()) {
             return word;
         }
-        // A floor is one less than a token that was not given. It is a time as well.
+        // A floor is a time too: one less than a token that no one got.
         let index = self.tokens.iter().position(|seen| *seen == word).unwrap_or_else(|| {
             self.tokens.push(word);
             self.tokens.len() - 1
@@ -285,7 +282,7 @@ impl Side {
     }
 }
 
-/// Equal, except for the time between the two calls. On a busy machine one may say 1348 ms and the other 852.
+/// Equal up to the time between the two calls. On a busy machine one store may reply 1348 ms and the other 852.
 fn alike(one: &str, other: &str) -> bool {
     match (one.parse::<i64>(), other.parse::<i64>()) {
         (Ok(one), Ok(other)) if one.abs().max(other.abs()) > 1000 && one.signum() == other.signum() => {
@@ -299,22 +296,21 @@ fn all_alike(one: &[String], other: &[String]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| alike(one, other))
 }
 
-/// The code and the text of an error. What stands before the text, the place in the script, is worded differently by
-/// the two stores.
+/// The code and the text of an error, without the place in the script: the two stores word that differently.
 fn code_and_text(refused: &Refused) -> (&str, &str) {
     let text = refused.text.split_once(".lua:").or_else(|| refused.text.split_once("user_script:"));
     (&refused.code, text.map_or(refused.text.as_str(), |(_, line_and_text)| line_and_text))
 }
 
-/// Otherwise two calls may fall into one millisecond on one store and into two on the other, and a client counts as heard
-/// after a silence was noted only if it was heard in a later one. Both stores use the machine's clock.
+/// Otherwise two calls could fall into one millisecond on one store and into two on the other. After a noted silence,
+/// a script counts a client as alive only if it polled in a later millisecond. Both stores use the machine's clock.
 fn end_of_the_millisecond() {
     let micros = u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_micros());
     std::thread::sleep(Duration::from_micros(1000 - micros % 1000));
 }
 
-/// Runs the steps on both stores, and compares each reply and, now and then, all keys. Returns the number of calls, and
-/// how many of them were refused.
+/// Runs the steps on both stores. Compares each reply and, now and then, all keys. Returns the number of calls, and
+/// how many of them the stores refused.
 async fn compare(real: &mut Side, embedded: &mut Side, steps: &[Step]) -> Result<(u64, u64), TestCaseError> {
     let (mut calls, mut refused) = (0, 0);
     for side in [&mut *real, &mut *embedded] {

@@ -1,4 +1,4 @@
-//! `fairlock doctor` on servers that are broken, each in its own way.
+//! `fairlock doctor` on broken servers.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::support::cluster::{Cluster, command};
 use crate::support::tool::{Tool, limit, on_a_server};
 use crate::support::{Proxy, Server, Timing, eventually, limit_to};
 
-/// What doctor says: whether the server is fit, and its findings.
+/// The report of doctor: whether the server is fit, and the findings.
 struct Said {
     is_fit: bool,
     findings: Vec<Value>,
@@ -20,7 +20,7 @@ impl Said {
         self.findings.iter().filter(of).map(text).collect::<Vec<_>>().join("\n")
     }
 
-    /// It has such a finding, with this text in it or in its advice, and nothing is worse.
+    /// Checks for a finding with this text in it or in its advice, and that the verdict fits the findings.
     #[track_caller]
     fn has(&self, check: &str, level: &str, part: &str) {
         let texts = self.texts(check, level);
@@ -29,7 +29,7 @@ impl Said {
     }
 }
 
-/// A busy machine may keep a server for seconds, or the disk that it writes to.
+/// On a busy machine a server, or its disk, may take seconds.
 const PATIENT: &[&str] = &["--timeout", "10s"];
 
 async fn doctor(url: &str, options: &[&str]) -> Said {
@@ -41,7 +41,7 @@ async fn doctor(url: &str, options: &[&str]) -> Said {
     Said { is_fit, findings: report["findings"].as_array().unwrap().clone() }
 }
 
-/// Not even a connection: one finding for each thing that is missing.
+/// Checks that doctor cannot even connect, and has this finding.
 async fn refused(url: &str, check: &str, part: &str) {
     refused_within("10s", url, check, part).await;
 }
@@ -122,14 +122,14 @@ async fn each_missing_right_is_a_finding() {
         let without = async |lacks: &[&str]| {
             set_user(&server, all.iter().copied().filter(|right| !lacks.contains(right))).await;
         };
-        // Redis 8 names a command only if its keys are granted.
+        // Redis 8 names a command only if the user has its keys.
         for lacks in [&["+hset", "+publish"][..], &["~fairlock:*"]] {
             without(lacks).await;
             for right in lacks {
                 refused(&url, "rights", &format!("the user lacks {right}")).await;
             }
         }
-        // These are not needed.
+        // These rights are optional.
         without(&["+ping"]).await;
         let said = doctor(&url, &[]).await;
         assert!(said.is_fit, "{:?}", said.findings);
@@ -175,7 +175,7 @@ async fn disks_and_replicas_that_fail_are_found() {
         configure(&server, &[("save", "3600 1")]).await;
         server.break_snapshots().await;
         refused(&server.url(), "connection", "MISCONF").await;
-        // It takes writes, and the next restart brings old data back.
+        // The server takes writes, but its next restart brings old data back.
         configure(&server, &[("stop-writes-on-bgsave-error", "no")]).await;
         doctor(&server.url(), &[]).await.has("persistence", "broken", "cannot write");
 
@@ -214,7 +214,7 @@ async fn what_is_wrong_with_the_way_to_the_server_is_found() {
         let (here, there) = ((now / 1_000_000).to_string(), (now / 1_000_000 + 1).to_string());
         proxy.rewrite(&here, &there);
         doctor(&proxy.url(), &[]).await.has("clock", "warning", "synchronize");
-        // What is kept until then.
+        // Keys that would live until then.
         command(server, &["FLUSHALL"]).await;
     })
     .await;
@@ -255,7 +255,7 @@ async fn slots_that_no_master_serves_are_found() {
     .await;
 }
 
-/// A lock that another doctor or a person holds: that breaks no promise.
+/// Another doctor, or a person, holds the lock. This breaks no promise.
 #[tokio::test]
 async fn two_doctors_do_not_disturb_each_other() {
     on_a_server(async |server| {

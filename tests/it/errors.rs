@@ -1,4 +1,4 @@
-//! Bad input and bad servers: each gives an error of its own, and no key changes.
+//! Bad input and bad servers: each has its own error, and no key changes.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ async fn leases_that_are_out_of_range_are_refused() {
         assert!(short.to_string().contains("operation_timeout"), "{short}");
         let long = lease(Duration::from_secs(25 * 3600)).try_lock().await.unwrap_err();
         assert!(long.to_string().contains("token_ttl"), "{long}");
-        // All that the documentation of with_lease names.
+        // All limits that the documentation of with_lease names.
         let slow = Timing { operation_timeout: Duration::from_millis(300), ..timing };
         let slow = slow.builder().strict_restart(timing.lease).connect(server.url()).await.unwrap();
         for (lease, limit) in [
@@ -72,7 +72,7 @@ async fn leases_that_are_out_of_range_are_refused() {
     .await;
 }
 
-/// Another program's data under one of our keys: the error names the key, and the data stays.
+/// Another program's data under a key of fairlock: the error names the key, and the data stays.
 #[tokio::test]
 async fn a_foreign_key_is_named_and_kept() {
     limit(async {
@@ -178,7 +178,7 @@ async fn connecting_to_a_server_that_never_answers_fails_in_bounded_time() {
 async fn a_server_that_is_too_old_is_refused_by_its_version() {
     on_a_server(async |server| {
         let proxy = Proxy::start(server).await;
-        // The proxy changes the version that the server reports: an old server is not installed everywhere.
+        // The proxy changes the reported version, because few machines have an old server.
         let version = server.redis_version().await;
         let old = format!("6.{}", &version[2..]);
         proxy.rewrite(&format!("redis_version:{version}"), &format!("redis_version:{old}"));
@@ -210,7 +210,7 @@ async fn a_replica_is_refused_and_a_demoted_primary_is_unreachable() {
     .await;
 }
 
-/// E4: it said that others hold it. Nothing was asked, so nothing is known.
+/// The error claimed that others held the lock. The client had not asked, so it could not know.
 #[tokio::test]
 async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
     on_each_store(async |store| {
@@ -233,7 +233,7 @@ async fn a_call_without_any_time_does_not_say_that_others_hold_the_lock() {
     .await;
 }
 
-/// On several servers it asked them all, and had the lock for a moment. Found by an attack.
+/// With several servers, the call asked all of them, and held the lock for a moment.
 #[tokio::test]
 async fn a_call_without_any_time_asks_nothing() {
     on_several_in_virtual_time(async |servers: &[_; 3]| {
@@ -254,7 +254,7 @@ async fn a_call_without_any_time_asks_nothing() {
     .await;
 }
 
-/// The error says that a retry helps, and a loop that did so at once kept the thread for itself. Found by an outside suite.
+/// The error suggests a retry, and a loop that retried at once blocked its thread.
 #[tokio::test]
 async fn a_loop_of_calls_without_any_time_lets_other_tasks_run() {
     on_several_in_virtual_time(async |servers: &[_; 3]| {
@@ -284,7 +284,7 @@ async fn assert_lets_run(fails: impl AsyncFn() -> bool) {
     }
 }
 
-/// H3: it said neither that the connection was refused nor that the server is silent.
+/// The error reported neither the refused connection nor the silent server.
 #[tokio::test]
 async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {
     limit(async {
@@ -314,7 +314,7 @@ async fn an_unreachable_server_is_told_with_its_cause_in_one_text() {
     .await;
 }
 
-/// Found by an attack: the text was that of a pipe, or four lines of a parser.
+/// The error had the text of a broken pipe, or four lines of a parser.
 #[tokio::test]
 async fn a_request_whose_connection_ends_says_so_in_plain_words() {
     on_a_server(async |server| {

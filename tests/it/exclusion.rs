@@ -46,8 +46,7 @@ async fn p1_branches_of_one_task_exclude_each_other() {
     .await;
 }
 
-/// The same under faults: lost replies and connections, callers that give up, and guards that are dropped instead of
-/// unlocked.
+/// The same under faults: lost replies and connections, callers that give up, and guards dropped without an unlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p1_valid_holders_exclude_each_other_under_faults() {
     limit_to(Duration::from_secs(300), async {
@@ -88,7 +87,7 @@ async fn p1_valid_holders_exclude_each_other_under_faults() {
     .await;
 }
 
-/// The holds that are in the critical section now. Each may have been lost without leaving yet.
+/// The holds in the critical section now. Lost holds may still be inside.
 #[derive(Default)]
 struct Inside {
     holders: Mutex<Vec<Held>>,
@@ -100,8 +99,8 @@ impl Inside {
         {
             let mut holders = self.holders.lock().unwrap();
             for other in holders.iter() {
-                // P1 allows an expired holder here, but not two valid ones. A hold never becomes valid again,
-                // so if both are valid now, both were valid when the first was asked.
+                // P1 allows an expired holder here, but not two valid ones. A hold never becomes valid again, so if
+                // both are valid now, both were valid at the first of these two calls.
                 let (mine, theirs) = (me.valid_for(), other.valid_for());
                 assert!(mine.is_zero() || theirs.is_zero(), "{me:?} beside {other:?}");
                 assert_ne!(me.token(), other.token());

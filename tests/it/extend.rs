@@ -1,4 +1,4 @@
-//! Leases: which are renewed, which are fixed, and what extends one.
+//! Leases: renewed ones, fixed ones, and how they are extended.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is left of the lease on the server.
+/// The remaining lease on the server.
 async fn lease_left(client: &LockClient, name: &str) -> Duration {
     client.lock(name).status().await.unwrap().holder.expect("there is a holder").lease_left
 }
@@ -56,8 +56,8 @@ async fn an_extend_never_shortens() {
     .await;
 }
 
-/// A hold that began by a message has yet to set its lease. That question, sent before the extend and served after it, must not
-/// cut it (R16).
+/// A hold that began with a message still has to set its lease. That renewal, sent before the extend and served after
+/// it, must not cut the extended lease (R16).
 #[tokio::test]
 async fn the_first_renewal_of_a_grant_does_not_cut_an_extended_lease() {
     in_virtual_time(async |store| {
@@ -68,7 +68,7 @@ async fn the_first_renewal_of_a_grant_does_not_cut_an_extended_lease() {
         eventually("it waits", async || other.lock("x").status().await.unwrap().waiters == 1).await;
         first.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
-        // Its first renewal is still to come.
+        // The first renewal is still to come.
         guard.extend(900 * SECOND).await.unwrap();
         sleep(SECOND).await;
         assert!(lease_left(&other, "x").await > 890 * SECOND);
@@ -104,7 +104,7 @@ async fn a_lease_that_does_not_fit_is_refused_by_the_name_of_what_it_does_not_fi
     .await;
 }
 
-/// Found by an attack: an extend asked for the whole lease of the client, so one of 5 s at 44 s held for 73 s.
+/// An extend asked for the client's whole lease, so an extend by 5 s after 44 s held for 73 s.
 #[tokio::test]
 async fn a_hold_that_is_renewed_ends_with_max_hold_however_often_it_is_extended() {
     for (at, every) in [(44, None), (35, Some(2 * SECOND)), (0, Some(7 * SECOND))] {
@@ -116,7 +116,7 @@ async fn a_hold_that_is_renewed_ends_with_max_hold_however_often_it_is_extended(
                 guard.extend(5 * SECOND).await.unwrap();
                 while let Some(pause) = every {
                     sleep(pause).await;
-                    // From the 45th second on it is refused.
+                    // From the 45th second on, the client refuses.
                     let _ = guard.extend(5 * SECOND).await;
                 }
                 guard.lost().await
@@ -147,7 +147,7 @@ async fn an_extend_without_an_answer_leaves_the_lease_as_it_was() {
     .await;
 }
 
-/// The reply to the extend is lost, with its connection.
+/// The reply to the extend is lost with its connection.
 #[tokio::test]
 async fn an_extend_is_repeated_when_its_answer_is_lost() {
     on_a_server(async |server| {
@@ -170,7 +170,7 @@ async fn after_a_force_unlock_or_a_close_there_is_nothing_to_extend() {
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.lock("x").force_unlock().await.unwrap();
         assert!(matches!(guard.extend(60 * SECOND).await, Err(HoldError::Lost(_))));
-        // Not told of it.
+        // Without the message.
         store.network.lose_messages(true);
         let guard = client.lock("x").with_lease(60 * SECOND).lock().await.unwrap();
         client.lock("x").force_unlock().await.unwrap();
@@ -203,14 +203,14 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
             server.network.silence(false);
         }
         eventually("all are back", async || client.ping().await.is_ok()).await;
-        // One of them sets it, which none of the refusals of the others says.
+        // One server extends the lease. The refusals of the others must not hide that.
         servers[1..]
             .iter()
             .for_each(|server| server.network.refuse(Some("NOREPLICAS Not enough good replicas to write.")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
         assert!(matches!(error, HoldError::Request(RequestError::Unanswered(_))), "{error}");
         assert!(error.to_string().contains("confirmed by 1 of the 2 servers that are needed"), "{error}");
-        // The first server gets no request. The refusals of the two others are what a person can mend.
+        // Without a request to the first server, the two refusals decide: a person can fix them.
         servers[0].server.shut_down();
         servers[1..].iter().for_each(|server| server.network.refuse(Some("NOPERM this user has no permissions")));
         let error = guard.extend(1800 * SECOND).await.unwrap_err();
@@ -219,7 +219,7 @@ async fn a_majority_is_extended_and_a_minority_is_not() {
         servers.iter().for_each(|server| server.network.refuse(None));
         guard.unlock().await.unwrap();
         client.close().await.unwrap();
-        // What had no answer ends with its lease.
+        // The unanswered requests may have set leases; those end.
         sleep(1800 * SECOND).await;
     })
     .await;
@@ -237,7 +237,7 @@ async fn re_entry_neither_extends_a_fixed_lease_nor_ends_with_it_renewed() {
             let inner = client.lock("x").with_lease(600 * SECOND).lock().await.unwrap();
             let innermost = renewed.lock().await.unwrap();
             assert!(outer.valid_for() <= 30 * SECOND && lease_left(&client, "x").await <= 30 * SECOND);
-            // All guards share what one of them extends.
+            // All guards share the lease that one of them extends.
             innermost.extend(90 * SECOND).await.unwrap();
             assert!(outer.valid_for() > 80 * SECOND && inner.valid_for() > 80 * SECOND);
             assert_eq!(innermost.unlock().await.unwrap(), Unlocked::StillHeld(2));
@@ -245,7 +245,7 @@ async fn re_entry_neither_extends_a_fixed_lease_nor_ends_with_it_renewed() {
             assert_eq!(inner.lost().await, Loss::Expired);
             assert!(matches!(client.lock("x").lock().await, Err(LockError::Lost)));
             drop((inner, outer));
-            // And a fixed one inside of a renewed one does not end it.
+            // A fixed lease inside a renewed one does not end it.
             let outer = renewed.lock().await.unwrap();
             let inner = fixed.lock().await.unwrap();
             sleep(300 * SECOND).await;
@@ -292,7 +292,7 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
         assert!(matches!(Owner::new().scope(lock.lock()).await, Err(LockError::SelfWait)));
         assert!(lock.try_lock().await.unwrap().is_busy(), "it would not wait");
         assert!(asked.elapsed() < SECOND);
-        // Another task may wait, and one of another name, and this one when it has given it back.
+        // Other tasks and other names may wait, and so may this task once it has unlocked.
         let (lock_of_task, waits) = (lock.clone(), client.lock("x"));
         let task = tokio::spawn(async move { lock_of_task.lock().await });
         eventually("the task waits", async || waits.status().await.unwrap().waiters == 1).await;
@@ -300,7 +300,7 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
         drop(guard);
         task.await.unwrap().unwrap().unlock().await.unwrap();
         lock.lock().await.unwrap().unlock().await.unwrap();
-        // In a scope it nests.
+        // In a scope the lock nests.
         owner::scope(async {
             let outer = lock.lock().await.unwrap();
             assert_eq!(lock.lock().await.unwrap().holds(), 2);
@@ -312,7 +312,7 @@ async fn a_task_that_would_wait_for_itself_is_refused_at_once_if_it_wants() {
     .await;
 }
 
-/// Its hold is on the other two.
+/// The hold is on the other two servers.
 #[tokio::test]
 async fn a_self_wait_is_noticed_where_the_first_of_several_servers_is_down() {
     on_several_in_virtual_time(async |servers: &[Embedded; 3]| {
@@ -331,11 +331,11 @@ async fn a_self_wait_is_noticed_where_the_first_of_several_servers_is_down() {
     .await;
 }
 
-/// Found by an attack: the error was that of the last try, which was not sent, and whose page says that nothing was done.
+/// The error came from the unsent last try, and its documentation says that nothing was done.
 #[tokio::test]
 async fn a_call_whose_first_try_was_served_does_not_say_that_nothing_was_sent() {
     on_a_server(async |server| {
-        // The first try is served, its answer is lost, and there is no other connection.
+        // The server serves the first try, the proxy drops its answer, and the client cannot reconnect.
         for call in ["extend", "extend by handle", "release by handle"] {
             let proxy = Proxy::start(server).await;
             let client = Timing::default().connect(&proxy.url()).await;

@@ -35,7 +35,7 @@ impl Line {
         line
     }
 
-    /// Waiter `n` belongs to process `n % 4`. Returns when the server counts it, so the order is known.
+    /// Waiter `n` is in process `n % 4`. Returns once the server counts it, so that the order is known.
     async fn join(&mut self, waiter: usize, command: &str) {
         let before = self.client.lock(NAME).status().await.unwrap().queue.len();
         self.workers[waiter % 4].tell(command).await;
@@ -72,8 +72,8 @@ async fn p3_sixty_four_waiters_over_four_processes_are_served_in_order() {
     limit(async { Line::of(64).await.serve(0..64).await }).await;
 }
 
-/// D2: the server stands still for longer than waiters live without being heard, but not until their clients drop the
-/// connection. It reads the holder's release first.
+/// The server pauses for longer than `waiter_ttl`, but too briefly for the clients to drop their connections. It reads
+/// the holder's release first.
 #[tokio::test]
 async fn p3_a_server_that_stood_still_keeps_the_order() {
     on_a_server(async |server| {
@@ -110,8 +110,8 @@ async fn p3_a_server_that_stood_still_keeps_the_order() {
     .await;
 }
 
-/// D2: a client's waiters that lost their places, as after the loss of the queue, ask again in the order in which they came: also
-/// in a runtime of several threads, and where a poll verifies only some of them.
+/// A client's waiters lose their places, for example with the queue. They must ask again in their order, even in a
+/// runtime with several threads, and even if a poll verifies only some of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p3_waiters_that_lost_their_places_ask_again_in_their_order() {
     on_a_server(async |server| {
@@ -144,7 +144,6 @@ async fn p3_waiters_that_lost_their_places_ask_again_in_their_order() {
     .await;
 }
 
-/// How many wait.
 async fn waiting(client: &LockClient) -> u64 {
     client.lock(NAME).status().await.unwrap().waiters
 }
@@ -166,14 +165,13 @@ async fn p3_the_waiters_of_a_killed_process_cost_the_others_nothing() {
     limit(async {
         let line = Line::of(16).await;
         line.workers[2].signal(Signal::SIGKILL);
-        // Its connection is closed, so its waiters are skipped at once and not after their waiter_ttl.
+        // Its connection is closed, so the script skips its waiters at once, and not after their waiter_ttl.
         line.serve((0..16).filter(|waiter| waiter % 4 != 2)).await;
     })
     .await;
 }
 
-/// Waiters of four clients, in the order of their numbers. Returns which get the lock after `wait`, in the order in
-/// which they do.
+/// Queues 12 waiters of four clients, releases the lock after `wait`, and returns the waiters in the order of service.
 async fn served_after(server: &Embedded, timeout_of: impl Fn(usize) -> Option<Duration>, wait: Duration) -> Vec<usize> {
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -233,7 +231,7 @@ async fn p3_try_lock_never_overtakes() {
         assert!(line.client.lock(NAME).try_lock().await.unwrap().is_busy(), "held");
         line.workers[3].tell(&format!("try {NAME} t")).await;
         line.workers[3].expect("tried t false").await;
-        // The lock is freed while two wait: the same script gives it to the first of them (R6).
+        // The lock becomes free while two clients wait: the same script grants it to the first (R6).
         assert!(line.client.lock(NAME).force_unlock().await.unwrap());
         assert!(line.client.lock(NAME).try_lock().await.unwrap().is_busy(), "the first waiter has it");
         line.workers[0].expect("held 0").await;
@@ -246,7 +244,7 @@ async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
     on_a_server(async |server| {
         let client = Timing::default().connect(&server.url()).await;
         let lock = client.lock(NAME);
-        // In a scope the owner is the same, but after the drop there is no hold to re-enter.
+        // The owner in the scope is the same, but after the drop it cannot re-enter a hold.
         fairlock::owner::scope(async {
             let guard = lock.lock().await.unwrap();
             let mut worker = Worker::start(&server.url()).await;
@@ -265,7 +263,7 @@ async fn p3_a_guard_dropped_and_locked_again_goes_to_the_end_of_the_queue() {
     .await;
 }
 
-/// The order in which the calls of one task are served. They begin this far apart, while `holder` has the lock.
+/// The order in which the server serves calls of one task. They start `apart` from each other; `holder` has the lock.
 async fn served_in_one_task(holder: &LockClient, client: &LockClient, calls: u32, apart: Duration) -> Vec<u32> {
     let held = holder.lock(NAME).lock().await.unwrap();
     let served = RefCell::new(Vec::new());
@@ -286,8 +284,7 @@ async fn served_in_one_task(holder: &LockClient, client: &LockClient, calls: u32
     served.into_inner()
 }
 
-/// tokio lets a task do about 128 things before all of its futures have to wait for its next turn, in which they come in
-/// another order.
+/// After about 128 operations tokio makes all futures of a task wait for its next turn, and then reorders them.
 #[tokio::test]
 async fn p3_calls_of_one_task_are_served_in_the_order_of_their_first_polls() {
     in_virtual_time(async |server| {
@@ -322,7 +319,8 @@ async fn p3_a_call_in_a_task_that_has_done_much_asks_before_a_later_one() {
     .await;
 }
 
-/// It knows the server's time from the beginning, as a client of a real server does. Otherwise its first request is late (R2).
+/// The client knows the server's time from the start, as a client of a real server does. Otherwise the server would
+/// refuse its first request as late (R2).
 #[tokio::test]
 async fn p3_the_first_calls_of_an_embedded_client_have_their_order() {
     in_virtual_time(async |server| {

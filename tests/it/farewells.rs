@@ -1,4 +1,4 @@
-//! R15: a server takes over that is behind, and brings back what was released.
+//! R15: a server with older data takes over and brings released holds back.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ use crate::support::{Proxy, Server, Timing, eventually, in_virtual_time, limit};
 const NAME: &str = "ghost";
 const KEY: &str = "fairlock:{n:ghost}";
 const LEASE: Duration = Duration::from_secs(60);
-/// A test that sees this much of the lease left did not wait for its end.
+/// With this much of the lease left, the test did not wait for its end.
 const MUCH: Duration = Duration::from_secs(20);
 
 fn timing() -> Timing {
     Timing { lease: LEASE, grant_ttl: LEASE, waiter_ttl: LEASE, ..Timing::relaxed() }
 }
 
-/// A primary, and a replica that takes over. Clients reach the server in charge through a proxy.
+/// A primary, and a replica that takes over. Clients reach the active server through a proxy.
 struct Pair {
     primary: Server,
     replica: Server,
@@ -26,7 +26,7 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        // By default a primary waits for 5 s for more replicas.
+        // By default a primary waits 5 s for more replicas.
         let primary = Server::with(&["--repl-diskless-sync-delay", "0"]).await;
         let replica = Server::start().await;
         let proxy = Proxy::start(&primary).await;
@@ -37,7 +37,7 @@ impl Pair {
         timing().connect(&self.proxy.url()).await
     }
 
-    /// From now on the replica hears nothing.
+    /// From now on the replica receives nothing.
     async fn replicate_until_now(&self) {
         self.replica.replicate(&self.primary).await;
         self.replica.promote().await;
@@ -52,7 +52,7 @@ async fn hold(client: &LockClient, name: &str) -> LockGuard {
     client.lock(name).lock().await.unwrap()
 }
 
-/// Another client gets the lock long before the lease of the hold ends that the server has brought back.
+/// Another client gets the lock long before the lease of the returned hold ends.
 async fn assert_gone_soon(server: &Server, client: &LockClient, since: Instant) {
     let guard = hold(client, NAME).await;
     assert!(since.elapsed() + MUCH < LEASE, "it took {:?} of a lease of {LEASE:?}", since.elapsed());
@@ -60,7 +60,7 @@ async fn assert_gone_soon(server: &Server, client: &LockClient, since: Instant) 
     assert_eq!(server.lifetime(KEY).await, -2);
 }
 
-/// Also with a view of the hold that lives on: a view cannot release it.
+/// Even with a view of the hold that lives on: a view cannot release it.
 #[tokio::test]
 async fn p5_a_release_that_a_failover_has_lost_is_made_again() {
     for is_watched in [false, true] {
@@ -74,7 +74,7 @@ async fn p5_a_release_that_a_failover_has_lost_is_made_again() {
             assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
             assert!(pair.replica.lifetime(KEY).await > 0, "the replica has not heard of it");
             pair.proxy.fail_over_to(&pair.replica);
-            // Otherwise its first request could be on its way now, and leave a tombstone for a while.
+            // Otherwise the first request of `other` could be on its way now, and leave a tombstone for a while.
             eventually("it is connected", async || other.lock(NAME).is_locked().await.is_ok()).await;
             assert_gone_soon(&pair.replica, &other, since).await;
             drop(view);
@@ -104,7 +104,7 @@ async fn p5_a_restart_from_an_older_file_brings_no_hold_back() {
     .await;
 }
 
-/// The age of a release counts to the end of the connection, however long it takes until there is another one.
+/// The age of a release counts up to the end of the connection, however long the outage lasts.
 #[tokio::test]
 async fn p5_a_release_is_made_again_after_a_long_outage() {
     in_virtual_time(async |store| {
@@ -116,7 +116,7 @@ async fn p5_a_release_is_made_again_after_a_long_outage() {
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
         store.server.shut_down();
         store.server.restore(older);
-        // Longer than releases are remembered while there is a connection.
+        // Longer than the client remembers releases while it is connected.
         tokio::time::sleep(Duration::from_secs(9)).await;
         store.server.start_up();
         let other = store.connect(timing()).await;
@@ -126,7 +126,7 @@ async fn p5_a_release_is_made_again_after_a_long_outage() {
     .await;
 }
 
-/// Many names, each with one request.
+/// Many names, with one request each.
 #[tokio::test]
 async fn p5_all_that_a_failover_brings_back_goes() {
     limit(async {
@@ -151,7 +151,7 @@ async fn p5_all_that_a_failover_brings_back_goes() {
     .await;
 }
 
-/// The place of a wait that has ended is back in the queue. It is granted the lock, and no call takes it.
+/// The place of a wait that has ended is back in the queue. The server grants the lock to it, and no call takes it.
 #[tokio::test]
 async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
     limit(async {
@@ -172,7 +172,7 @@ async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
         left.abort();
         queued(1).await;
         pair.proxy.fail_over_to(&pair.replica);
-        // Both of them and the place of the wait that left.
+        // Two places: the live wait and the ended one.
         queued(2).await;
         let since = Instant::now();
         assert_eq!(guard.unlock().await.unwrap(), Unlocked::Freed);
@@ -186,8 +186,8 @@ async fn p5_a_place_that_a_failover_brings_back_holds_nobody_up() {
     .await;
 }
 
-/// P1: a fixed lease is never renewed, so the client sets what a failover has taken from it again at once. Otherwise
-/// its holder would rely on it, and another client could have the lock.
+/// P1: the client never renews a fixed lease, so it must restore at once the part that a failover took. Otherwise the
+/// holder would rely on its lease, and another client could have the lock.
 #[tokio::test]
 async fn p1_a_fixed_lease_that_a_failover_has_shortened_is_whole_again() {
     limit(async {

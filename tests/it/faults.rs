@@ -1,4 +1,4 @@
-//! The server restarts, loses its data, stalls, or is full; replies and requests are lost or late.
+//! The server restarts, loses its data, stalls, or is full. The network loses or delays requests and replies.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn all_get_through(waits: Vec<tokio::task::JoinHandle<u64>>) -> Vec<u64> {
     tokens
 }
 
-/// The queue is lost too. The waiters find out by a poll (R8) and queue again, in any order.
+/// The queue vanishes too. The waiters notice in a poll (R8), and queue again in any order.
 #[tokio::test]
 async fn a_restart_without_data_loses_the_hold_and_no_waiter() {
     limit(async {
@@ -77,7 +77,7 @@ async fn a_restart_with_data_keeps_hold_queue_and_order() {
     .await;
 }
 
-/// Scripts are called by their hash. If the server does not know it, the client must send the text.
+/// The client calls scripts by their hash. If the server does not know the script, the client must send its text.
 #[tokio::test]
 async fn a_script_flush_changes_nothing() {
     limit(async {
@@ -94,7 +94,7 @@ async fn a_script_flush_changes_nothing() {
     .await;
 }
 
-/// Each of them sent it, which was four megabytes for a thousand.
+/// Each caller sent the text: four megabytes for a thousand callers.
 #[tokio::test]
 async fn callers_that_come_at_once_send_the_text_of_a_script_once() {
     limit(async {
@@ -172,7 +172,7 @@ async fn an_unlock_without_an_answer_is_unknown_and_retried_in_the_background() 
         server.network.mend(client.id());
         let begun = Instant::now();
         eventually("the background has released it", async || !lock.is_locked().await.unwrap()).await;
-        // The try that is lost is given up after one time-out.
+        // The client gives up the lost try after one operation timeout.
         assert!(begun.elapsed() < 2 * Timing::default().operation_timeout, "{:?}", begun.elapsed());
     })
     .await;
@@ -228,7 +228,7 @@ async fn a_request_that_arrives_late_is_refused() {
         server.network.delay_of(client.id(), late);
         let served = server.network.calls();
         assert!(client.lock(NAME).try_lock().await.is_err());
-        // The client can no longer take it back.
+        // The client can no longer release it.
         server.network.cut_off(client.id());
         drop(client);
         eventually("it has arrived", async || server.network.calls() > served).await;
@@ -271,8 +271,8 @@ async fn an_idle_client_notices_a_frozen_server_and_reconnects() {
     .await;
 }
 
-/// A connection is noticed to have ended at the same moment as its last answer. A question is not sent again, so that an
-/// answer that was thrown away is seen.
+/// The client notices the end of the connection together with its last answer. It does not send a question again, so
+/// this test sees if it drops the answer.
 #[tokio::test]
 async fn an_answer_counts_that_comes_with_the_end_of_the_connection() {
     on_a_server(async |server| {
@@ -288,7 +288,7 @@ async fn an_answer_counts_that_comes_with_the_end_of_the_connection() {
     .await;
 }
 
-/// The same for the renewal after a reconnect. Thrown away, it would not keep a lock that the server has renewed.
+/// The same for the renewal after a reconnect. Without that answer the client would lose a renewed lock.
 #[tokio::test]
 async fn a_renewal_counts_that_is_answered_with_the_end_of_the_connection() {
     on_a_server(async |server| {
@@ -297,7 +297,7 @@ async fn a_renewal_counts_that_is_answered_with_the_end_of_the_connection() {
         let timing = Timing { lease: Duration::from_secs(300), ..Timing::default() };
         let client = timing.connect(&proxy.url()).await;
         let guard = client.lock(NAME).lock().await.unwrap();
-        // In this order, and in the other one below, so that a thread that has to wait in between changes nothing.
+        // The order of these two reads, and the opposite order below: a delay between them cannot make the test pass.
         let valid_for = guard.valid_for();
         let valid_until = Instant::now() + valid_for;
         proxy.end_with_reply(3);

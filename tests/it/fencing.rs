@@ -1,5 +1,6 @@
-//! Fencing as docs/guide.md and docs/recipes.md have it: two holders at once, one of which was paused, in every order of what they
-//! do. The text of those pages runs. `FAIRLOCK_SQL=psql` runs it on PostgreSQL, with the settings of psql's environment.
+//! Fencing as in docs/guide.md and docs/recipes.md: two holders at once, one of which was paused, in every order of
+//! their steps. The tests run the text of those pages. `FAIRLOCK_SQL=psql` uses PostgreSQL, with the settings in
+//! psql's environment.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +11,7 @@ const GUIDE: &str = include_str!("../../docs/guide.md");
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 const ORDERS: u32 = 20;
 
-/// A number that two holders count up.
+/// A number that two holders increment.
 trait Number {
     fn reset(&mut self);
     fn claim(&mut self, token: u64) -> bool;
@@ -18,7 +19,7 @@ trait Number {
     fn write(&mut self, token: u64, value: u64) -> bool;
 }
 
-/// A holder: `claim`, `read` and `write` one after the other, until it is refused.
+/// A holder: `claim`, `read` and `write` in turn, up to the first refusal.
 #[derive(Default)]
 struct Holder {
     steps: u8,
@@ -39,7 +40,7 @@ impl Holder {
     }
 }
 
-/// Both in every order. Returns the orders in which an increment was accepted and lost.
+/// Runs both holders in every order. Returns the orders that lost an accepted increment.
 fn lost_updates(number: &mut impl Number) -> Vec<String> {
     let mut lost = Vec::new();
     let orders: Vec<u32> = (0_u32..64).filter(|order| order.count_ones() == 3).collect();
@@ -60,19 +61,19 @@ fn lost_updates(number: &mut impl Number) -> Vec<String> {
     lost
 }
 
-/// The blocks of a page in this language.
+/// The code blocks of a page in this language.
 fn blocks(page: &'static str, language: &str) -> Vec<&'static str> {
     let begin = format!("```{language}\n");
     page.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
 }
 
-/// A database behind the shell that comes with it.
+/// A database, driven through its own shell.
 struct Sql {
     shell: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     is_psql: bool,
-    /// CREATE, claim, read and write, as the page has them.
+    /// CREATE, claim, read and write of the guide.
     statements: [&'static str; 4],
 }
 
@@ -94,7 +95,7 @@ impl Sql {
         Self { shell, input, output, is_psql, statements: statements.try_into().unwrap() }
     }
 
-    /// Returns the lines that it prints.
+    /// Returns the lines that the shell prints.
     fn run(&mut self, statement: &str) -> Vec<String> {
         const END: &str = "--the-end--";
         let end = if self.is_psql { format!("\\echo {END}") } else { format!(".print {END}") };
@@ -109,7 +110,7 @@ impl Sql {
         statement.replace("$2", &token.to_string()).replace("$3", &value.to_string())
     }
 
-    /// Whether it changed a row.
+    /// Whether the statement changed a row.
     fn changes(&mut self, statement: &str) -> bool {
         let count = if self.is_psql { "\\echo :ROW_COUNT" } else { "SELECT changes();" };
         let lines = self.run(&format!("{statement}\n{count}"));
@@ -152,7 +153,7 @@ fn the_sql_of_the_guide_loses_no_update() {
     assert_eq!(lost_updates(&mut Sql::start()), Vec::<String>::new());
 }
 
-/// What the guide had before: nothing is claimed, and a smaller token is refused at the write.
+/// The guide's former statements: no claim, and a write that checks the token.
 struct CheckedAtTheWrite(Sql);
 
 impl Number for CheckedAtTheWrite {
@@ -181,7 +182,7 @@ fn a_token_that_is_checked_at_the_write_alone_loses_updates() {
     assert!(!lost_updates(&mut CheckedAtTheWrite(Sql::start())).is_empty());
 }
 
-/// A hash of Redis, by the scripts of docs/recipes.md.
+/// A Redis hash, with the scripts of docs/recipes.md.
 struct Hash {
     redis: redis::Connection,
     scripts: [redis::Script; 2],
@@ -224,7 +225,7 @@ async fn the_scripts_of_the_recipe_lose_no_update() {
     .await;
 }
 
-/// It fits a BIGINT, a double and a number of JSON.
+/// Such a token fits a BIGINT, a double and a JSON number.
 #[tokio::test]
 async fn a_token_is_below_two_to_the_53() {
     on_a_server(async |server| {

@@ -1,4 +1,4 @@
-//! How long a lock that was handed over is valid at first.
+//! How long a lock is valid right after a hand-over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use fairlock::{EmbeddedServer, LockClient, LockClientBuilder};
 
 use crate::support::virtually;
 
-/// A line on which each message takes this long. Requests that begin while it is `slow` have their replies 1.9 s later, and nothing else is.
+/// A line with this delay for each message. While it is `slow`, replies to polls take another 1.9 s.
 #[derive(Clone, Default)]
 struct Line {
     delay: Duration,
@@ -28,7 +28,7 @@ impl Faults for Line {
     }
 }
 
-/// The least that is left of a lock when its waiter gets it. Its holder unlocks at 60 instants within three polls.
+/// The shortest validity that the waiter gets, over 60 instants of the release within three polls.
 async fn least_left(server: &EmbeddedServer, options: LockClientBuilder) -> Duration {
     let (holder, waiter) = (LockClient::builder().embedded(server).unwrap(), options.embedded(server).unwrap());
     let mut least = Duration::MAX;
@@ -50,7 +50,7 @@ async fn least_left(server: &EmbeddedServer, options: LockClientBuilder) -> Dura
     least
 }
 
-/// 3 s, less what is taken off each lease for clocks at different speeds.
+/// 3 s, less the margin that each lease has for clocks at different speeds.
 const GRANT_TTL: Duration = Duration::from_millis(2968);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What guards share: a lease that is fixed for one and renewed for another, and tasks that wait for themselves.
+//! Several guards of one hold, with fixed and renewed leases, and tasks that wait for themselves.
 #![cfg(feature = "embedded")]
 
 use std::future::Future;
@@ -52,12 +52,11 @@ async fn said_while<F: Future>(test: F) -> Collect {
     said
 }
 
-/// How often a task was warned that it may wait for itself.
+/// The number of warnings that a task may wait for itself.
 fn told(said: &Collect) -> usize {
     said.of("WARN", "").iter().filter(|line| line.contains("scope")).count()
 }
 
-/// A client of three servers.
 fn quorum(timing: Timing) -> LockClient {
     let servers = [0; 3].map(|_| EmbeddedServer::new());
     timing.builder().without_strict_restart().embedded(&servers).unwrap()
@@ -66,7 +65,7 @@ fn quorum(timing: Timing) -> LockClient {
 async fn wait_for_itself(lock: FairLock, timing: Timing) {
     let said = said_while(async {
         let _guard = lock.lock().await.unwrap();
-        // Later than the hold began, also where time stands still.
+        // After the hold began, even with a paused clock.
         sleep(Duration::from_millis(1)).await;
         for _ in 0..2 {
             let outcome = lock.lock_timeout(3 * timing.lease).await;
@@ -114,7 +113,7 @@ async fn branches(lock: FairLock, timing: Timing) {
             guard.unlock().await.unwrap();
         };
         let long = 4 * timing.lease;
-        // At once; and one after the other, while the first one's work goes on in many steps.
+        // At once; and one after the other, while the first one's work takes many steps.
         tokio::join!(section(Duration::ZERO, long), section(Duration::ZERO, long));
         let brief = timing.lease - Duration::from_millis(500);
         tokio::join!(section(Duration::ZERO, brief), section(timing.poll_interval / 3, brief));
@@ -141,8 +140,8 @@ async fn independent_branches_of_one_task_are_not_told() {
     branches(quorum(timing).lock("x"), timing).await;
 }
 
-/// A watcher that begins at the very moment when the deadline passes looks at the clock twice: before and after it.
-/// The moment is some hundred nanoseconds long, so this tries it many times, from a little earlier to a little later.
+/// A watcher that starts just as the deadline passes reads the clock twice: before and after it. That moment lasts
+/// some hundred nanoseconds, so this tries it many times, from slightly before to slightly after.
 #[tokio::test]
 async fn a_watcher_that_begins_while_the_deadline_passes_hears_of_it() {
     const TRIALS: u64 = 1500;
@@ -153,14 +152,14 @@ async fn a_watcher_that_begins_while_the_deadline_passes_hears_of_it() {
         for number in 0..TRIALS {
             let begun = std::time::Instant::now();
             guards.push(client.lock(format!("x {number}")).with_lease(lease).lock().await.unwrap());
-            // So far apart that there is time for each watcher.
+            // Leaves enough time between the deadlines for each watcher.
             while begun.elapsed() < Duration::from_micros(300) {
                 std::hint::spin_loop();
             }
         }
         let mut tokens = Vec::new();
         for (number, guard) in (0..TRIALS).zip(&guards) {
-            // The task that watches runs up to 20 µs after this.
+            // The watching task runs up to 20 µs after this.
             let ahead = Duration::from_nanos(number % 500 * 40);
             while guard.valid_for() > ahead {
                 std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! Handles from a shell: `fairlock acquire`, `extend`, `release` and `lock --attach`, as processes.
+//! Handles in a shell: `fairlock acquire`, `extend`, `release` and `lock --attach`, as processes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,6 @@ async fn lease_left(client: &LockClient) -> Duration {
     client.lock(NAME).status().await.unwrap().holder.expect("it is held").lease_left
 }
 
-/// A handle, as a shell reads it.
 async fn acquired(url: &str, options: &[&str]) -> String {
     let ended = Tool::new(url, &[&["acquire", NAME], options].concat()).run().await;
     assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
@@ -58,7 +57,7 @@ async fn a_lock_is_held_over_processes_until_it_is_released() {
     .await;
 }
 
-/// One of two slots, over processes: extended, run under, and released, after which the next one in line has it.
+/// One of two slots, across processes: extended, used to run a command, and released, so that the next waiter gets it.
 #[tokio::test]
 async fn a_slot_is_held_over_processes_until_it_is_released() {
     on_a_server(async |server| {
@@ -88,7 +87,7 @@ async fn a_slot_is_held_over_processes_until_it_is_released() {
             let (code, err) = code(&url, words).await;
             assert!(code == Some(75) && err.contains("holds nothing"), "{words:?}: {code:?} {err}");
         }
-        // The library takes it up.
+        // The library attaches it.
         let permit = client.attach_permit(&other.parse().unwrap()).await.unwrap();
         assert!(gate.force_unlock_token(gate.status().await.unwrap().holders[1].token).await.unwrap());
         permit.release().await.unwrap();
@@ -144,8 +143,8 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
     .await;
 }
 
-/// Messages end up in logs. Without its last character, or with a wrong one before it, a handle can be spent by those who know how
-/// one is made.
+/// Messages end up in logs. If a message shows a handle with a missing last character or an extra first one, a reader
+/// who knows the format can still use the handle.
 #[tokio::test]
 async fn no_message_shows_a_handle_and_space_around_it_does_not_matter() {
     on_a_server(async |server| {
@@ -181,7 +180,7 @@ async fn no_message_shows_a_handle_and_space_around_it_does_not_matter() {
     .await;
 }
 
-/// Times that cannot be are named before the lock is waited for, and so are several servers.
+/// The command refuses impossible times, and several servers, before it waits for the lock.
 #[tokio::test]
 async fn what_cannot_be_a_handle_is_refused_before_the_wait() {
     on_a_server(async |server| {
@@ -205,7 +204,7 @@ async fn what_cannot_be_a_handle_is_refused_before_the_wait() {
     .await;
 }
 
-/// As with `lock --lease`: the times of a request follow a short lease, and the memory of tokens a long one.
+/// Like `lock --lease`: the times of a request follow a short lease, and the memory of tokens follows a long one.
 #[tokio::test]
 async fn a_lease_may_be_shorter_than_a_request_and_longer_than_a_day() {
     on_a_server(async |server| {
@@ -222,7 +221,7 @@ async fn a_lease_may_be_shorter_than_a_request_and_longer_than_a_day() {
     .await;
 }
 
-/// A command that cannot print its handle releases the lock, and so does a command that is signalled while it waits.
+/// A command that cannot print its handle releases the lock. So does one that gets a signal while it waits.
 #[tokio::test]
 async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
     on_a_server(async |server| {
@@ -244,7 +243,7 @@ async fn an_acquire_that_nobody_hears_of_leaves_nothing() {
     .await;
 }
 
-/// The pipe that it prints to is full, and nobody reads it.
+/// The output pipe is full, and nobody reads it.
 #[tokio::test]
 async fn a_signal_is_heard_while_nobody_reads_the_handle() {
     on_a_server(async |server| {
@@ -256,11 +255,11 @@ async fn a_signal_is_heard_while_nobody_reads_the_handle() {
             (&["lock"], Signal::SIGTERM, 0, "acquired"),
         ] {
             let log = dir.path().join("log");
-            // As many bytes as a pipe takes.
+            // Fills the pipe.
             let script = format!("head -c 65536 /dev/zero; exec \"$@\" 2> {}", log.display());
             let words = [words, &[NAME, "--verbose"]].concat();
             let running = Tool::behind(&["sh", "-c", &script, "sh"], &server.url(), &words).start();
-            // It is logged in the same turn in which it is printed.
+            // The tool logs this in the same turn in which it prints the handle.
             let log = || std::fs::read_to_string(&log).unwrap_or_default();
             eventually("it prints", async || log().contains(logged)).await;
             assert!(is_held(&client).await);
@@ -285,7 +284,7 @@ async fn a_command_runs_under_an_attached_handle_that_stays_usable() {
         let said = running.line().await;
         let holder = client.lock(NAME).status().await.unwrap().holder.unwrap();
         assert_eq!(said, format!("{NAME} {} {}", holder.token, holder.owner));
-        // Longer than its lease: it is extended.
+        // Longer than the handle's lease: the tool extends it.
         tokio::time::sleep(Duration::from_millis(3500)).await;
         assert!(is_held(&client).await);
         running.say("go on\n").await;
@@ -297,7 +296,7 @@ async fn a_command_runs_under_an_attached_handle_that_stays_usable() {
     .await;
 }
 
-/// Taken away, attached elsewhere, and a server that is silent for a lease.
+/// Forced, attached elsewhere, or with a server that is silent for a lease.
 #[tokio::test]
 async fn a_command_ends_when_its_handle_is_lost() {
     limit(async {
@@ -327,8 +326,8 @@ async fn a_command_ends_when_its_handle_is_lost() {
     .await;
 }
 
-/// P1: the next look at the hold would come after the end of the lease, and the network is silent until then. `lock` renews what
-/// it has taken itself, and ends its command in time as well.
+/// P1: the next look at the hold would come after the end of its lease, and the network is silent until then. `lock`
+/// renews a lock that it took itself, and ends its command in time as well.
 #[tokio::test]
 async fn p1_a_command_is_told_before_another_one_has_the_lock() {
     limit(async {
@@ -356,7 +355,7 @@ async fn p1_a_command_is_told_before_another_one_has_the_lock() {
             }
             proxy.blackhole(true);
             tokio::select! {
-                // What both have happened by now was in time: the other one has it later than it is told.
+                // Both may be ready: the next holder gets the lock only after "told", so that was in time.
                 biased;
                 said = running.line() => assert_eq!(said, "told"),
                 _ = &mut next => panic!("two have it: {is_attached}"),
@@ -430,7 +429,7 @@ async fn status_says_by_its_exit_code_whether_one_is_held() {
     .await;
 }
 
-/// H12: it went on into the time of the next holder.
+/// The command continued while the next holder had the lock.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_ends_with_a_fairlock_that_was_killed_unless_it_shall_not() {
@@ -461,7 +460,7 @@ async fn a_command_ends_with_a_fairlock_that_was_killed_unless_it_shall_not() {
     .await;
 }
 
-/// The parent was killed between fork and exec: the command does not begin.
+/// The parent died between fork and exec: the command must not begin.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_command_whose_fairlock_is_gone_already_does_not_begin() {
@@ -469,14 +468,13 @@ async fn a_command_whose_fairlock_is_gone_already_does_not_begin() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(75), ""), "{ended:?}");
 }
 
-/// The shell scripts of a recipe.
 fn blocks(heading: &str) -> Vec<String> {
     let page = include_str!("../../docs/recipes.md");
     let section = page.split("\n## ").find(|section| section.starts_with(heading)).expect("the recipe is there");
     section.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// A machine with these programs, each of which writes its name and the token into `log`.
+/// A machine with these programs. Each program writes its name and the token into `log`.
 struct Machine {
     dir: tempfile::TempDir,
     environment: BTreeMap<String, String>,
@@ -534,7 +532,7 @@ async fn the_recipe_for_a_pipeline_locks_in_its_first_step_and_unlocks_in_its_la
         let cleanup = on(cleanup);
         assert_eq!(cleanup.run(last).await, (Some(0), String::new()));
         assert!(!client.lock("deploy").is_locked().await.unwrap());
-        // A pipeline that was aborted, and whose last step comes twice.
+        // A pipeline was aborted, and its last step comes twice.
         assert_eq!(cleanup.run(last).await.0, Some(75));
         assert_eq!(deploy.run(second).await.0, Some(75));
         client.close().await.unwrap();
@@ -550,7 +548,7 @@ async fn the_recipe_for_cron_runs_on_one_machine() {
         let machines = [1, 2, 3].map(|_| Machine::new(&server.url(), &["report.sh"]));
         assert_eq!(machines[0].run(&block).await, (Some(0), String::new()));
         assert!(machines[0].log().starts_with("report.sh 1"));
-        // The job was over at once, and their clocks are behind.
+        // The job ended at once, and the clocks of these machines are slow.
         for machine in &machines[1..] {
             assert_eq!((machine.run(&block).await, machine.log()), ((Some(0), String::new()), String::new()));
         }

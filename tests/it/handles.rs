@@ -1,4 +1,4 @@
-//! Holds that outlive a guard: detached to a handle, and extended, released or attached by it.
+//! Holds that outlive a guard: detached to a handle, then extended, released or attached through it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ async fn a_hold_goes_from_process_to_process_under_one_token() {
         assert_eq!((holder.token, &*holder.label), (token, "step 1"));
         assert!(holder.lease_left > LEASE - 20 * SECOND && holder.lease_left <= LEASE);
         assert!(other.lock("x").try_lock().await.unwrap().is_busy());
-        // It outlives its client.
+        // The hold outlives its client.
         one.close().await.unwrap();
         let guard = other.attach(&handle.to_string().parse().unwrap()).await.unwrap();
         assert_eq!((guard.token(), guard.holds(), guard.name()), (token, 1, "x"));
@@ -95,7 +95,7 @@ async fn an_attached_hold_is_renewed_and_passed_on() {
     .await;
 }
 
-/// A handle is not renewed: its lock is free when its lease is over, and others are not kept longer.
+/// Nobody renews a handle's hold: its lock becomes free when the lease ends, and not later.
 #[tokio::test]
 async fn a_handle_that_nobody_uses_ends_with_its_lease() {
     in_virtual_time(async |store| {
@@ -103,7 +103,7 @@ async fn a_handle_that_nobody_uses_ends_with_its_lease() {
         let handle = held(&one).await.detach(10 * SECOND).await.unwrap();
         assert!(timeout(9 * SECOND, other.lock("x").lock()).await.is_err());
         let next = timeout(2 * SECOND, other.lock("x").lock()).await.unwrap().unwrap();
-        // Too late.
+        // Too late for the handle.
         assert!(is_lost(one.attach(&handle).await));
         assert!(matches!(one.extend(&handle, LEASE).await, Err(HandleError::Lost)));
         assert!(matches!(one.release(&handle).await, Err(HandleError::Lost)));
@@ -140,7 +140,6 @@ async fn attaching_twice_or_after_a_release_or_a_force_unlock_is_lost() {
     .await;
 }
 
-/// When several attach one handle at the same moment, one gets it.
 #[tokio::test]
 async fn of_many_that_attach_at_once_one_gets_it() {
     on_each_store(async |store| {
@@ -188,7 +187,7 @@ async fn what_is_nested_is_refused_by_name_and_the_guard_is_as_before() {
             guard.detach(LEASE).await.unwrap()
         })
         .await;
-        // In a scope that is attached it nests again.
+        // After an attach in a scope, the owner's calls nest again.
         let me = Owner::new();
         let outer = me.scope(other.attach(&handle)).await.unwrap();
         let inner = me.scope(held(&other)).await;
@@ -274,7 +273,7 @@ async fn a_client_of_several_servers_refuses_by_type_and_returns_the_guard() {
     .await;
 }
 
-/// Each part of the text, and each of what it says.
+/// Changes each character of the text, and each part that it contains.
 #[tokio::test]
 async fn a_handle_that_was_changed_is_refused_or_lost() {
     in_virtual_time(async |store| {
@@ -294,7 +293,7 @@ async fn a_handle_that_was_changed_is_refused_or_lost() {
         for text in ["", "_", "fairlock", "fairlock1", "fairlock1_______", &format!("{text}\n"), &text.to_uppercase()] {
             assert_eq!(text.parse::<HoldHandle>(), Err(ParseHandleError::Malformed), "{text:?}");
         }
-        // With the right checksum: what it says is another hold, which is not there.
+        // The checksum is right, but the text names another hold, which does not exist.
         let less = (handle.token() - 1).to_string();
         for (index, change) in [(1, &*hex("y")), (2, &hex("y")), (3, &hex("c-1:0")), (4, &less), (4, "0")] {
             let changed: HoldHandle = with_part(&text, index, change).parse().unwrap();
@@ -302,14 +301,14 @@ async fn a_handle_that_was_changed_is_refused_or_lost() {
             assert!(client.extend(&changed, LEASE).await.is_err(), "{changed:?}");
             assert!(client.release(&changed).await.is_err(), "{changed:?}");
         }
-        // No handle says such a thing.
+        // No handle has such a part.
         let (long, no_time) = (hex(&"n".repeat(1025)), i64::MAX.to_string());
         for (index, change) in [(2, ""), (2, &long), (3, ""), (3, &hex("c-1:1")), (6, "-1"), (6, &no_time)] {
             let changed = with_part(&text, index, change).parse::<HoldHandle>();
             assert_eq!(changed, Err(ParseHandleError::Malformed), "{index} {change:.20}");
         }
         assert!(is_held(&client).await);
-        // Its lease is what those go by who extend it.
+        // `HoldHandle::lease` returns the changed lease; the server does not check it.
         let changed: HoldHandle = with_part(&text, 5, "1").parse().unwrap();
         assert_eq!(changed.lease(), Duration::from_millis(1));
         client.release(&changed).await.unwrap();
@@ -322,7 +321,7 @@ pub fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The text with another part, and the checksum of that.
+/// The text with another part and a new checksum.
 pub fn with_part(text: &str, index: usize, part: &str) -> String {
     let mut parts: Vec<_> = text.split('_').collect();
     parts[index] = part;
@@ -332,13 +331,13 @@ pub fn with_part(text: &str, index: usize, part: &str) -> String {
     format!("{changed}_{sum:08x}")
 }
 
-/// `status` says who holds a lock, and under which token: that makes no handle of a guard.
+/// `status` shows the owner and the token of a hold. They do not suffice to make a handle.
 #[tokio::test]
 async fn what_status_says_of_a_guard_is_no_handle() {
     in_virtual_time(async |store| {
         let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
         let text = other.lock("y").lock().await.unwrap().detach(LEASE).await.unwrap().to_string();
-        // Later requests than those of the guard's owner.
+        // These requests are later than the requests of the guard's owner.
         for _ in 0..50 {
             other.lock("z").lock().await.unwrap().unlock().await.unwrap();
         }
@@ -374,7 +373,7 @@ async fn a_handle_survives_json() {
     .await;
 }
 
-/// What becomes of the next requests with `give` or another script, and of the replies: lost, late, or repeated.
+/// Plans the delivery of the next requests with a script, and of their replies: lost, late, or repeated.
 #[derive(Clone, Default)]
 pub struct Gives(Arc<Mutex<VecDeque<Planned>>>);
 
@@ -421,7 +420,7 @@ pub async fn with_gives(test: impl AsyncFnOnce(&Gives, [LockClient; 2], &Embedde
     virtually(async {
         let open = || LockClient::builder().embedded(server).unwrap();
         let clients = [open(), open()];
-        // A client that does not know the server's time yet asks in vain once.
+        // A client's first request fails once, because the client does not know the server's time yet.
         for client in &clients {
             assert!(!is_held(client).await);
         }
@@ -450,7 +449,7 @@ async fn a_detach_and_an_attach_whose_answers_are_lost_are_repeated() {
     .await;
 }
 
-/// It was served without an answer: the handle has the hold.
+/// The server served the detach and its reply got lost: the handle has the hold.
 #[tokio::test]
 async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
     with_gives(async |gives, [one, other], _| {
@@ -470,7 +469,7 @@ async fn an_unanswered_detach_returns_a_handle_that_holds_the_lock() {
     .await;
 }
 
-/// It was never served: the hold is gone, and nothing is left of it.
+/// The server never served the detach: the hold is gone and leaves nothing.
 #[tokio::test]
 async fn an_unanswered_detach_that_was_not_served_leaves_nothing() {
     with_gives(async |gives, [one, other], server| {
@@ -487,12 +486,12 @@ async fn an_unanswered_detach_that_was_not_served_leaves_nothing() {
     .await;
 }
 
-/// A copy of the detach comes when its handle was released already: what is released does not come back (R16).
+/// A copy of the detach arrives after a release by its handle. It must not bring the hold back (R16).
 #[tokio::test]
 async fn what_was_released_by_its_handle_does_not_come_back() {
     with_gives(async |gives, [one, other], _| {
         let guard = held(&one).await;
-        // Served when the caller has given up, before the leave of its owner could be.
+        // Served after the caller has given up, and before its owner could leave.
         (0..20).for_each(|_| gives.next(vec![Delivery { request: Duration::from_millis(2010), reply: None }]));
         let Err(DetachError::Unanswered { handle, .. }) = guard.detach(LEASE).await else { panic!() };
         gives.clear();
@@ -504,7 +503,7 @@ async fn what_was_released_by_its_handle_does_not_come_back() {
     .await;
 }
 
-/// The hold was detached, attached again by the same owner, and then a copy of the detach arrives.
+/// The same owner detaches the hold and attaches it again. Then a copy of the detach arrives.
 #[tokio::test]
 async fn a_late_copy_of_a_detach_takes_nothing_back() {
     with_gives(async |gives, [one, other], _| {
@@ -525,7 +524,7 @@ async fn a_late_copy_of_a_detach_takes_nothing_back() {
     .await;
 }
 
-/// Dropped half-way, a detach gives the hold back, and an attach what it may have attached.
+/// A detach dropped half-way gives the hold back, and so does a dropped attach if the server served it.
 #[tokio::test]
 async fn what_is_dropped_half_way_leaves_nothing_behind() {
     with_gives(async |gives, [one, other], _| {
@@ -538,7 +537,7 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
             gives.next(if served { vec![SERVED_UNHEARD] } else { Vec::new() });
             assert!(timeout(SECOND, other.attach(&handle)).await.is_err());
             sleep(10 * SECOND).await;
-            // Not served, the handle is as before.
+            // If the server has not served it, the handle is as before.
             assert_eq!(is_held(&one).await, !served);
             assert_eq!(one.release(&handle).await.is_ok(), !served);
         }
@@ -547,7 +546,7 @@ async fn what_is_dropped_half_way_leaves_nothing_behind() {
     .await;
 }
 
-/// The answer has come, and nobody has polled the call since: no caller has the handle. Found by an attack.
+/// The reply has come, but nobody polled the call since. No caller has the handle, so the client gives the hold back.
 #[tokio::test]
 async fn a_handle_that_nobody_has_read_of_is_given_back() {
     in_virtual_time(async |store| {
@@ -569,7 +568,8 @@ async fn a_handle_that_nobody_has_read_of_is_given_back() {
     .await;
 }
 
-/// Its hold is in no queue: others would wait for it in any case. It is not renewed before the guard is there.
+/// An attached hold may stay unclaimed for a whole lease, because nobody else waits in a queue for it (R16). The
+/// client does not renew it before it has the guard.
 #[tokio::test]
 async fn an_attach_that_rests_keeps_what_it_got_for_a_lease() {
     for (rest, is_kept) in [(20 * SECOND, true), (40 * SECOND, false)] {
@@ -601,13 +601,13 @@ async fn an_attach_that_rests_keeps_what_it_got_for_a_lease() {
     }
 }
 
-/// Polls and leaves of the client that had the hold do not touch it, and neither does a renewal that is under way.
+/// Neither polls and leaves of the detaching client nor a renewal under way touch the hold.
 #[tokio::test]
 async fn the_client_that_has_detached_a_hold_waits_for_it_like_any_other() {
     in_virtual_time(async |store| {
         let client = store.open(LockClient::builder()).await;
         let guard = held(&client).await;
-        // Renewals of it are under way at any time.
+        // A renewal is under way when the detach begins.
         sleep(10 * SECOND - Duration::from_millis(1)).await;
         store.network.delay(Duration::from_millis(20));
         let handle = guard.detach(LEASE).await.unwrap();
@@ -629,12 +629,11 @@ async fn the_client_that_has_detached_a_hold_waits_for_it_like_any_other() {
     .await;
 }
 
-/// A wait that leaves the queue after a second.
 fn give_up_soon(lock: FairLock) -> JoinHandle<()> {
     tokio::spawn(async move { drop(timeout(SECOND, lock.lock()).await) })
 }
 
-/// A renewal, a poll or a leave of the client that had the hold arrives when its handle is attached, by that client or by another.
+/// A renewal, poll or leave of the detaching client arrives after that client or another one has attached the handle.
 #[tokio::test]
 async fn what_comes_late_of_the_client_that_had_a_hold_does_not_touch_it() {
     for late in ["renew", "poll", "leave"] {
@@ -663,7 +662,6 @@ async fn what_comes_late_of_the_client_that_had_a_hold_does_not_touch_it() {
     }
 }
 
-/// No process has it then, and nobody renews it.
 #[tokio::test]
 async fn a_handle_outlives_the_process_that_made_it() {
     in_virtual_time(async |store| {
@@ -682,7 +680,6 @@ async fn a_handle_outlives_the_process_that_made_it() {
     .await;
 }
 
-/// The server stood still for longer than a lease: the guard is over when the detach is asked for.
 #[tokio::test]
 async fn what_is_lost_is_not_detached() {
     in_virtual_time(async |store| {
@@ -692,7 +689,7 @@ async fn what_is_lost_is_not_detached() {
         let Err(DetachError::Refused { guard, reason, .. }) = guard.detach(LEASE).await else { panic!() };
         assert!(matches!(reason, HoldError::Lost(Loss::Forced)), "{reason}");
         drop(guard);
-        // Without the message.
+        // Without the revocation message.
         store.network.lose_messages(true);
         let guard = held(&client).await;
         client.lock("x").force_unlock().await.unwrap();
@@ -707,18 +704,18 @@ async fn what_is_lost_is_not_detached() {
     .await;
 }
 
-/// It said that nothing was sent. Found by an attack.
+/// The error claimed that the client had sent nothing.
 #[tokio::test]
 async fn an_attach_under_way_as_its_client_is_closed_says_that_it_may_have_been_served() {
     in_virtual_time(async |store| {
         store.network.delay(Duration::from_millis(5));
         let (one, other) = (store.open(LockClient::builder()).await, store.open(LockClient::builder()).await);
         let handle = detached(&one).await;
-        // From its answer the client has the time of the server.
+        // The answer gives the client the server's time.
         other.lock("y").is_locked().await.unwrap();
         let mut attaching = Box::pin(other.attach(&handle));
         assert!(attaching.as_mut().now_or_never().is_none());
-        // The answer is on its way.
+        // The answer to the attach is on its way.
         sleep(Duration::from_millis(7)).await;
         let (attached, closed) = tokio::join!(attaching, other.close());
         closed.unwrap();
@@ -734,7 +731,7 @@ async fn an_attach_under_way_as_its_client_is_closed_says_that_it_may_have_been_
     .await;
 }
 
-/// The server gets no more than whole milliseconds, and the text has no more.
+/// The server and the text both have whole milliseconds.
 #[tokio::test]
 async fn a_handle_is_the_same_after_its_text_was_read() {
     in_virtual_time(async |store| {
@@ -748,7 +745,7 @@ async fn a_handle_is_the_same_after_its_text_was_read() {
     .await;
 }
 
-/// Without a connection nothing is sent: the guard goes on.
+/// Without a connection the client sends nothing, and the guard goes on.
 #[tokio::test]
 async fn a_detach_that_was_not_sent_returns_the_guard() {
     in_virtual_time(async |store| {
@@ -766,7 +763,7 @@ async fn a_detach_that_was_not_sent_returns_the_guard() {
     .await;
 }
 
-/// The last try would come too late to be sent, which is not why it failed. Found by an attack.
+/// The last try came too late for sending. The error reported that, and not the refusals.
 #[tokio::test]
 async fn what_was_refused_until_its_time_was_over_says_so() {
     in_virtual_time(async |store| {
@@ -787,7 +784,7 @@ async fn what_was_refused_until_its_time_was_over_says_so() {
     .await;
 }
 
-/// Tries are refused, and the last one has no answer. Found by an attack: some calls took two operation time-outs.
+/// The server refuses some tries and does not answer the last one. Some calls took two operation timeouts.
 #[tokio::test]
 async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
     in_virtual_time(async |store| {
@@ -818,14 +815,14 @@ async fn a_call_about_a_hold_ends_within_an_operation_timeout() {
             store.network.delay(Duration::ZERO);
             client.close().await.unwrap();
         }
-        // What the handles have ends.
+        // The leases of the handles end.
         sleep(90 * SECOND).await;
     })
     .await;
 }
 
-/// Each waits for its turn and for its answer. Found by two attacks: the second one took two operation time-outs. Where many began
-/// at once, one of them got its turn only when the time was over, and took as long.
+/// Each call waits for its turn and for its answer; the second one took two operation timeouts. With many calls at
+/// once, one got its turn only when its time had ended, and took as long.
 #[tokio::test]
 async fn an_extend_ends_in_time_behind_another_one() {
     in_virtual_time(async |store| {
@@ -849,7 +846,7 @@ async fn an_extend_ends_in_time_behind_another_one() {
     .await;
 }
 
-/// Found by an attack: it was refused with the reason of the last try, and its guard was as before, but for its lease.
+/// The detach returned a refusal, and a guard that looked valid although its lease had ended.
 #[tokio::test]
 async fn p8_a_lease_that_ends_while_its_detach_is_refused_is_lost() {
     in_virtual_time(async |store| {
@@ -866,7 +863,7 @@ async fn p8_a_lease_that_ends_while_its_detach_is_refused_is_lost() {
     .await;
 }
 
-/// Seed 1795724589305: the answer rested for nearly as long as its lease, and the hold was lost 12 ms after it began.
+/// Nobody polled the reply for nearly as long as its lease, so the hold ended 12 ms after it began.
 #[tokio::test]
 async fn p8_an_attach_that_rested_for_nearly_a_lease_asks_again() {
     in_virtual_time(async |store| {
@@ -886,7 +883,7 @@ async fn p8_an_attach_that_rested_for_nearly_a_lease_asks_again() {
     .await;
 }
 
-/// A refusal that may pass is a refusal, and no silence, whatever is done by a handle.
+/// Each call through a handle reports a transient refusal as a refusal, and not as silence.
 #[tokio::test]
 async fn what_the_server_refuses_is_told_as_refused() {
     in_virtual_time(async |store| {
@@ -918,8 +915,7 @@ async fn what_the_server_refuses_is_told_as_refused() {
     .await;
 }
 
-/// The server comes back without its data while the detach is refused: the guard that goes on learns of it, and does not rely on its
-/// lease.
+/// The server comes back without its data while it refuses the detach. The guard must not rely on its lease.
 #[tokio::test]
 async fn a_restart_during_a_detach_that_is_refused_is_noticed() {
     in_virtual_time(async |store| {
@@ -940,8 +936,7 @@ async fn a_restart_during_a_detach_that_is_refused_is_noticed() {
     .await;
 }
 
-/// A promoted replica that has not heard of the detach has the owner of before, whom its client takes out; and one that has heard of
-/// it has the handle.
+/// A replica promoted without the detach has the old owner, which the client removes. Otherwise it has the handle.
 #[tokio::test]
 async fn after_a_failover_the_handle_holds_or_nobody_does() {
     for heard in [false, true] {

@@ -27,7 +27,7 @@ async fn held(client: &LockClient) -> LockGuard {
     client.lock(NAME).lock().await.unwrap()
 }
 
-/// How long the lease still lasts on the server. P7 counts from its end.
+/// The remaining lease on the server. P7 counts from its end.
 async fn lease_left(client: &LockClient) -> Duration {
     client.lock(NAME).status().await.unwrap().holder.expect("there is a holder").lease_left
 }
@@ -42,13 +42,13 @@ async fn p7_replaced_after(signal: Signal) {
     eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
 
     worker.signal(signal);
-    // A renewal that is already in flight may still extend the lease. After it there are no more.
+    // A renewal in flight may still extend the lease; no other follows.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let asked = Instant::now();
     let allowed = lease_left(&client).await + Duration::from_millis(100);
     let guard = waiting.await.unwrap().unwrap();
     let took = asked.elapsed();
-    // P7 promises lease + 100 ms. On a loaded machine that poll may come late; the next one bounds the delay.
+    // P7 promises lease + 100 ms. On a loaded machine that poll may be late; the next one bounds the delay.
     let load = Timing::default().poll_interval;
     assert!(took < allowed + load, "replaced after {took:?}; the lease had {allowed:?}");
     guard.unlock().await.unwrap();
@@ -64,7 +64,7 @@ async fn p7_a_stopped_holder_is_replaced_when_its_lease_ends() {
     limit(p7_replaced_after(Signal::SIGSTOP)).await;
 }
 
-/// After a regular poll that finds it held too: the next one would come three quarters of an interval too late.
+/// The waiter's regular poll still finds the lock held. The next one would be three quarters of an interval late.
 #[tokio::test]
 async fn p7_a_waiter_polls_when_the_lease_of_a_dead_holder_ends() {
     const SECOND: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ async fn p7_a_waiter_polls_when_the_lease_of_a_dead_holder_ends() {
     .await;
 }
 
-/// R5: the local deadline counts from before the request was sent, so the holder needs no reply to know it.
+/// R5: the local deadline counts from before the request, so the holder knows it without a reply.
 #[tokio::test]
 async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_the_network() {
     on_a_server(async |server| {
@@ -95,7 +95,7 @@ async fn p8_a_holder_that_was_stopped_past_its_lease_knows_it_without_the_networ
         worker.tell(&format!("lock {NAME} 1")).await;
         worker.expect("held 1").await;
         worker.signal(Signal::SIGSTOP);
-        // From here on nothing from or to the worker arrives.
+        // From here on no message from or to the worker arrives.
         proxy.blackhole(true);
         held(&client).await.unlock().await.unwrap();
         worker.tell("valid 1").await;
@@ -121,7 +121,7 @@ async fn p8_with_a_silent_server_the_loss_is_reported_at_the_local_deadline() {
         assert_eq!(guard.lost().await, Loss::Expired);
         server.resume();
         assert!(matches!(guard.unlock().await, Err(UnlockError::Lost(Loss::Expired))));
-        // R11: the leave clears the lost hold on the server, and the lock can be taken.
+        // R11: the leave removes the lost hold on the server, so another holder can take the lock.
         held(&client).await.unlock().await.unwrap();
         client.close().await.unwrap();
         server.assert_clean().await;
@@ -129,8 +129,8 @@ async fn p8_with_a_silent_server_the_loss_is_reported_at_the_local_deadline() {
     .await;
 }
 
-/// The process stands still until the deadline has passed, and then the guard ends, before any other task has run. `end` returns the
-/// error of an unlock. A watcher, the log and the unlock must say the same.
+/// The process pauses until the deadline has passed. Then the guard ends before any other task runs. `end` returns the
+/// error of an unlock. The watcher, the log and the unlock must agree.
 async fn assert_ends_too_late<G: Deref<Target = Held>>(
     guard: G,
     stand_still: impl FnOnce(Duration),
@@ -158,11 +158,10 @@ async fn unlocked(guard: LockGuard) -> Option<UnlockError> {
     guard.unlock().await.err()
 }
 
-/// The guard was counted away without a look at its deadline: the log and a watcher said that it was released, and `unlock` that
-/// it was lost. Found by an outside suite.
+/// The machine dropped the guard without checking its deadline: log and watcher saw a release, `unlock` saw a loss.
 #[tokio::test]
 async fn p8_a_guard_that_ends_behind_its_deadline_is_lost_for_all() {
-    // Its first poll moves the clock, and the next one would let other tasks run.
+    // The first poll of `advance` moves the clock, and the next one would let other tasks run.
     let stand_still = |time: Duration| assert_eq!(tokio::time::advance(time).now_or_never(), None);
     in_virtual_time(async |store| {
         let client = store.connect(Timing::default()).await;
@@ -194,7 +193,7 @@ async fn p8_a_guard_that_ends_behind_its_deadline_is_lost_for_all() {
     .await;
 }
 
-/// The same with a runtime that stands still indeed, as in a process that was stopped.
+/// The same with a runtime that really pauses, like a stopped process.
 #[tokio::test]
 async fn p8_the_first_act_of_a_process_that_stood_still_may_be_an_unlock() {
     on_a_server(async |server| {
@@ -297,7 +296,7 @@ async fn a_fixed_lease_also_applies_after_a_hand_over() {
         eventually("it waits", async || lock.status().await.unwrap().queue.len() == 1).await;
         holder.unlock().await.unwrap();
         let guard = waiting.await.unwrap();
-        // The first lease is shorter. The first renewal sets the lease that was asked for.
+        // The first lease is shorter. The first renewal sets the requested one.
         eventually("the server has the lease that was asked for", async || lease_left(&client).await > long / 2).await;
         eventually("the guard has it too", async || guard.valid_for() > long / 2).await;
         guard.unlock().await.unwrap();
@@ -305,7 +304,7 @@ async fn a_fixed_lease_also_applies_after_a_hand_over() {
     .await;
 }
 
-/// It was valid for `grant_ttl` less the age of the last poll: 1.1 s. Found by a user.
+/// A pushed grant was valid for `grant_ttl` less the age of the last poll: 1.1 s.
 #[tokio::test]
 async fn what_is_handed_over_is_valid_for_a_grant_ttl() {
     in_virtual_time(async |store| {
@@ -324,7 +323,7 @@ async fn what_is_handed_over_is_valid_for_a_grant_ttl() {
                     )
                 })
             };
-            // It asks for a place now, and polls 2 s later.
+            // The waiter asks for a place now, and polls 2 s later.
             tokio::time::sleep(Duration::from_millis(2000 + since_the_poll)).await;
             lock.unlock().await.unwrap();
             permit.release().await.unwrap();
@@ -360,15 +359,15 @@ async fn max_hold_ends_the_renewal_of_a_leaked_guard() {
         let leaked = held(&client).await;
         assert_eq!(leaked.lost().await, Loss::Expired);
         assert!(said.saw("WARN", "held for max_hold"), "{:?}", said.lines());
-        // The lock can be taken while the leaked guard still exists.
+        // Others can take the lock while the leaked guard still exists.
         held(&client).await.unlock().await.unwrap();
         drop(leaked);
     })
     .await;
 }
 
-/// After a reconnect all holds are checked, a few at a time. Some were released before their check, and the log said that `max_hold`
-/// had ended them. Found by a review.
+/// After a reconnect the client checks all holds, a few at a time. Some ended before their check, and the log claimed
+/// that `max_hold` had ended them.
 #[tokio::test]
 async fn a_hold_that_is_released_before_its_check_comes_to_it_is_not_looked_at() {
     in_virtual_time(async |store| {
@@ -386,7 +385,7 @@ async fn a_hold_that_is_released_before_its_check_comes_to_it_is_not_looked_at()
             tokio::time::sleep(milli).await;
         }
         store.server.disconnect(client.id());
-        // More than a new connection asks itself.
+        // More requests than a new connection makes on its own.
         let calls = store.network.calls() + 32;
         while store.network.calls() < calls {
             tokio::time::sleep(milli / 4).await;
@@ -400,7 +399,7 @@ async fn a_hold_that_is_released_before_its_check_comes_to_it_is_not_looked_at()
     .await;
 }
 
-/// Each nested lock asks the server for a lease. It must not become one without an end.
+/// Each nested lock asks the server for a lease. It must not become an endless one.
 #[tokio::test]
 async fn max_hold_is_a_limit_for_an_owner_that_keeps_nesting() {
     in_virtual_time(async |store| {

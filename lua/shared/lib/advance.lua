@@ -1,20 +1,19 @@
 --#include room
 --#include next_token
 --#include examine
--- Finds those in the queue for whom there is room (R6), and lets them in. Uses: lock, queue, deadlines, tokens, settings, stored,
--- token, now_us, caller, frozen.
+-- Finds the waiters for which there is room (R6), and lets them in; see also lua/lib/advance.lua. Uses: lock, queue,
+-- deadlines, tokens, settings, stored, token, now_us, caller, frozen.
 local SERVED_AT_MOST = 32
 
--- One more holder, with its lease (ms).
 local function let_in(found, room, winner)
   found.winners[#found.winners + 1] = winner
   found.has_won[winner.owner] = winner.seq
   count(room, winner.weight)
 end
 
--- Whether the owner has a hold from this attempt, which a script let in before it was refused, or from a later one: a copy of its
--- acquire came late and queued behind it (P1: the record must stay). An owner that comes in anew has lost its earlier hold, which
--- counts no longer.
+-- Whether the owner has a hold from this attempt, because Redis refused the script that let it in, or from a later one,
+-- because a copy of its acquire came late and queued after it (P1: the record must stay). An owner that comes in again
+-- has lost its earlier hold, which no longer counts.
 local function is_over(room, owner, seq)
   local record = room.exists and room.weights[owner] ~= 0 and read('HGET', lock, owner)
   local ends, _, attempt, _, _, weight = string.match(record or '', RECORD)
@@ -25,9 +24,9 @@ local function is_over(room, owner, seq)
   return false
 end
 
--- R6: finds the live tickets of reachable clients, from the front, up to the first for whom there is no room. Writes nothing, and
--- refuses what it cannot read. `heard`: a client that is about to be heard. `more`: another call may let in more. If frozen, all
--- keep their places.
+-- R6: finds the live tickets of reachable clients, from the front, up to the first without room. Writes nothing, and
+-- refuses malformed data. `heard`: a client that the caller is about to `hear`. `more`: another call may let in more.
+-- During a freeze all keep their places.
 local function look(places, heard, room)
   local found = {
     places = places, passed = 0, cleared = 0, dead = {}, lives = {}, marks = {}, work = 0, more = false, winners = {},
@@ -38,17 +37,16 @@ local function look(places, heard, room)
   while not found.stops and from < places and found.work < WORK_AT_MOST do
     local block, clients, waits, has_living = examine(from, size, found)
     if #block == 0 then break end
-    -- Behind the head nothing is to be done about dead and unreachable clients.
     for i = 1, (has_living or found.cleared == from) and #block or 0 do
       local place = block[i]
       local until_ms, at = found.lives[clients[i]], from + i - 1
-      -- At the head dead places are taken out, and places whose ticket has left.
       local goes = until_ms > 0 and not waits[i]
       if waits[i] and at >= skip then
         local owner, client, seq, terms, weight, its_limit, grant_ttl = string.match(place, PLACE)
         if not owner then refuse_place(place) end
         weight = tonumber(weight)
-        -- One that comes in may have a second place: its ticket was lost, and it queued again. That place must not hide those behind it.
+        -- A winner may have a second place, because it lost its ticket and queued again. That place must not hide the
+        -- waiters after it.
         if found.has_won[owner] ~= seq then
           local is_room, more = has_room(room, weight, its_limit)
           -- A second ticket of one owner would replace the hold of the first.
@@ -76,13 +74,11 @@ local function look(places, heard, room)
       if goes and waits[i] then cleared, dead = found.cleared, #found.dead end
     end
     from, size = from + #block, BLOCK
-    -- From the places passed over before only the head is read, where dead places are taken out: a block if there are
-    -- any.
     if from < skip and (from > 2 or found.cleared < from) then from, size = skip, 2 end
     if not found.stops then found.passed = math.min(from, places) end
   end
   if not found.stops then found.more = found.passed < places end
-  -- P3, as for a lock that is held: the dead keep their places until one behind them comes in. They may be back until then.
+  -- P3: the dead keep their places until a waiter after them comes in, since they may be back by then.
   if found.stops or room.holders > 0 then
     found.cleared = cleared
     for i = #found.dead, dead + 1, -1 do found.dead[i] = nil end
@@ -90,12 +86,12 @@ local function look(places, heard, room)
   return found
 end
 
--- Lets in the waiters that were found, and notifies their clients; takes their places out, and the dead ones at the head. Without a
--- holder the hash ends. Sets `found.places` to what is left. `own`: the ticket of this call, which reads the reply. Returns 1 if
--- another call may let in more, else 0.
+-- Lets in the waiters that `look` found, and notifies their clients; takes out their places, and the dead ones at the
+-- head. Without a holder the hash ends. Sets `found.places` to the number left. `own`: the ticket of this call, which
+-- reads the reply. Returns 1 if another call may let in more, else 0.
 local function serve(found, room, own)
   local winners, soon, longest = found.winners, room.soon, 0
-  -- P6, as for a lock: refused here, it changes nothing.
+  -- P6: see lua/lib/advance.lua.
   if #winners > 0 and found.places > 0 then call('ZREM', deadlines, '') end
   if found.is_new then forgive(found.forgiven, found.spent) end
   for i, winner in ipairs(winners) do
@@ -106,14 +102,14 @@ local function serve(found, room, own)
     soon, longest = math.min(soon, ends), math.max(longest, winner.lease)
   end
   local last_token = room.token
-  -- The token first, as in lib/hold.lua.
+  -- The token first: see lib/hold.lua.
   if #winners > 0 then
     local token = winners[#winners].token
     --#paste remember
     last_token = token
   end
   if room.holders > 0 and (#room.set > 0 or #room.gone > 0 or room.is_new) then
-    -- Ended holds are taken out first: what a refusal leaves is counted too high, and never too low (P1).
+    -- Ended holds go first: after a refusal the count is too high, and never too low (P1).
     if #room.gone > 0 then call('HDEL', lock, unpack(room.gone)) end
     local summary = string.format('%d %d %d ', room.used, room.holders, soon) .. last_token
     call('HSET', lock, '!used', summary, unpack(room.set))
@@ -124,7 +120,7 @@ local function serve(found, room, own)
   room.soon = soon
   for _, winner in ipairs(winners) do
     local ticket = winner.owner .. ':' .. winner.seq
-    -- R7, as in lib/hand_over.lua.
+    -- R7: see lib/hand_over.lua.
     local message = 'grant ' .. winner.token .. ' ' .. winner.lease .. ' ' .. ticket .. ' ' .. lock
     if ticket ~= own then redis.pcall('PUBLISH', channel .. winner.client, message) end
   end
@@ -136,7 +132,6 @@ local function serve(found, room, own)
   elseif places > 0 then
     local passed = found.passed - cleared - #taken
     if passed >= WORTH_A_NOTE then
-      -- The note ends when one of these clients is heard again: its deadline is negative, or over.
       call('ZADD', deadlines, passed, '!skip', unpack(found.marks))
     elseif found.is_noted then
       dead[#dead + 1] = '!skip'

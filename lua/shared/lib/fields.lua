@@ -1,7 +1,7 @@
 --#include base
--- What the hash of a shared name has: a record for each holder, under its owner; and in `!used` the sum of their weights, their
--- number, a lower bound of the earliest end, and the last token.
+-- The hash of a shared name: a record for each holder, under its owner; and in `!used` the sum of the weights, the
+-- number of holders, a lower bound of the earliest end, and the last token.
 
--- end (server ms), holds, attempt, token, terms, weight. The end is first: to compare records as texts is to compare their ends.
+-- end (server ms), holds, attempt, token, terms, weight. The end comes first, so records compare as their ends do.
 local RECORD = '^(%d+) (%d+) (%d+) (%d+) ((%d+),%d+,%d+/.*)$'
 local SUMMARY = '^(%d+) (%d+) (%d+) (%d+)$'

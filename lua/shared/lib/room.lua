@@ -2,7 +2,7 @@
 --#include read
 --#include format
 --#include fields
--- How much of a shared name is taken, and by whom. Uses: lock, limit, owner (whose record to read).
+-- The weight taken of a shared name, and its holders. Uses: lock, limit, owner (whose record to read).
 local HOLDERS_AT_MOST, ENDED_AT_MOST = 1024, 256
 
 local fields, set_limit = read('HMGET', lock, owner, '!used'), read('GET', limit)
@@ -13,9 +13,9 @@ if set_limit and not string.find(set_limit, '^%d+$') then
   error({ err = 'ERR fairlock: the key \'' .. limit .. '\' does not hold a limit of fairlock; delete it' })
 end
 
--- `record`: that of the owner asked for; `set_limit`: the limit for all clients, if there is one. `gone`: fields that this call takes
--- out; `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for a hold that ends; `new` holders are not
--- in the hash yet, with the weight `of_new`.
+-- `record`: of `owner`; `set_limit`: the limit for all clients, if one is set. `gone`: fields that this call takes out;
+-- `set`: fields and values that it sets; `weights`: of the fields that it changes, 0 for a hold that ends. The `new`
+-- holders, with the weight `of_new`, are not in the hash yet.
 local room = {
   exists = used, used = tonumber(used or '0'), holders = tonumber(holders or '0'), soon = tonumber(soon) or 1 / 0,
   token = last_token, record = fields[1] or '', set_limit = tonumber(set_limit), gone = {}, set = {}, weights = {}, of_new = 0, new = 0,
@@ -33,17 +33,18 @@ local function uncount(room, field, weight)
   room.used, room.holders = room.used - weight, room.holders - 1
 end
 
--- A holder keeps this weight, which is less by that difference.
+-- A holder keeps this weight, which is `less` below its old one.
 local function change(room, field, weight, less)
   room.weights[field], room.used = weight, room.used - less
 end
 
--- Takes out the holders whose lease is over. What is left is counted anew, so that a count which a refused script left too
--- high does not last.
+-- Takes out the holders whose lease has ended, and counts the others again, so that a count which a refused script left
+-- too high does not last.
 local function take_out_ended(room)
   local fields, used, holders, soon = read('HGETALL', lock), room.of_new, room.new, nil
   local gone, weights, ended = room.gone, room.weights, #room.gone
-  -- A record begins with its end, of 13 digits until the year 2286: to read it as a number costs as much as the rest of a step.
+  -- A record begins with its end, of 13 digits until the year 2286: reading it as a number costs as much as the rest of
+  -- a step.
   local match, next_ms = string.match, string.format('%d', math.floor(now) + 1)
   for i = 1, #fields, 2 do
     local field, record = fields[i], fields[i + 1]
@@ -64,8 +65,8 @@ local function take_out_ended(room)
   room.used, room.holders, room.soon, room.is_new = used, holders, tonumber(soon) or 1 / 0, true
 end
 
--- Whether a caller with this weight may come in, by the limit of its client or the one that is set. And if not, whether another call may
--- find that there is room, since more holders have ended than one call takes out.
+-- Whether a caller with this weight may come in, under the limit for all clients or else its client's. If not, whether
+-- another call may find room, since more holders have ended than one call takes out.
 local function has_room(room, weight, its_limit)
   local most = (room.set_limit or tonumber(its_limit)) - weight
   local is_full = room.used > most or room.holders >= HOLDERS_AT_MOST

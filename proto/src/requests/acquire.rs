@@ -19,31 +19,31 @@ pub struct Acquire {
     pub lease: Duration,
     /// See `keys::terms`, and for a shared name `keys::shared_terms`.
     pub terms: Arc<str>,
-    /// Server time in ms: what is served later does nothing (R2). Known when the request is sent.
+    /// Server time in ms: a copy that runs later does nothing (R2). Set when the client sends the request.
     pub not_after: i64,
 }
 
 /// How to handle a lock that is not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Leave it.
+    /// Do not wait.
     Try,
-    /// Leave it. A free lock is taken under this token, if it is above the last one (Q3).
+    /// Do not wait. Take a free lock under this token, if it is above the last one (Q3).
     Propose(u64),
     Queue,
-    /// Re-enter the hold with this token, whose count is this.
+    /// Re-enter the hold with this token and this count.
     Nest(u64, u32),
 }
 
 impl Mode {
-    /// `None`: it is not sent.
+    /// `None` if the client sends no mode.
     fn text(self) -> Option<Cow<'static, str>> {
         match self {
             Self::Try => Some("0".into()),
             Self::Propose(token) => Some(format!("0:{token}").into()),
             Self::Queue => None,
-            // R1: how many holds there are already, not `one more`. A copy that is served twice then
-            // counts once.
+            // R1: how many holds there are already, not `one more`. So a copy that the server serves twice counts
+            // once.
             Self::Nest(token, holds) => Some(format!("{holds}:{token}").into()),
         }
     }
@@ -57,10 +57,10 @@ pub enum Acquired {
         lease_left: Duration,
     },
     Queued {
-        /// No grant that is made later has a token up to this one (R7).
+        /// Every later grant has a greater token (R7).
         floor: u64,
-        /// The rest of the holder's lease, or of the freeze (`strict_restart`). Of a shared name: until the first of the
-        /// leases may end.
+        /// The time left of the holder's lease, or of the freeze (`strict_restart`). For a shared name: until the
+        /// first of the leases may end.
         lease_left: Option<Duration>,
         more: bool,
         /// The server had not given this client up as dead.
@@ -68,7 +68,7 @@ pub enum Acquired {
         /// Another owner that has the lock.
         holder: Option<Box<HeldBy>>,
     },
-    /// Not free, and the mode was not to queue.
+    /// The lock is not free, and the mode was not to queue.
     Busy {
         more: bool,
         /// Another owner that has the lock.
@@ -80,8 +80,9 @@ pub enum Acquired {
         /// Another call may find room.
         more: bool,
     },
-    /// The share weighs more than this limit, the client's own or the limit for all clients. The attempt has no place: a limit that
-    /// is set below the weight of a waiter does not remove the waiter, and a limit of 0 refuses no call.
+    /// The share weighs more than this limit, the client's own or the limit for all clients. Only an attempt without a
+    /// place gets this: a limit below the weight of a waiter does not remove the waiter, and a limit of 0 refuses no
+    /// call.
     TooHeavy {
         limit: u32,
     },
@@ -89,7 +90,7 @@ pub enum Acquired {
     Lost,
     /// `not_after` has passed (R2).
     Late,
-    /// There is a tombstone, or a later attempt: this attempt is over on the server.
+    /// There is a tombstone or a later attempt: this attempt has ended on the server.
     Over,
 }
 
@@ -101,12 +102,11 @@ impl ScriptRequest for Acquire {
     }
 
     fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
-        // Named in each acquire, unlike in a release: this may be the late copy that has to find it
-        // (R3).
+        // Each acquire names it, unlike a release: this may be the late copy that has to find it (R3).
         let tombstone = self.keys.tombstone(&self.owner);
         let keys = client.queue_keys(&self.keys, Some(tombstone));
         let args = [
-            // In microseconds: a script has the time as a text with that many digits.
+            // In microseconds, because a script has the time as a text with that many digits.
             arg("not_after", self.not_after.saturating_mul(1000)),
             arg("owner", &self.owner),
             arg("seq", self.seq),

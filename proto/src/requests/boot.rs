@@ -1,5 +1,5 @@
-//! boot.lua: freezes a server that may have forgotten a grant. Each connection of a client with `strict_restart` sends
-//! it first, so it goes past the limits of requests.
+//! boot.lua: freezes a server that may have forgotten a grant. With `strict_restart`, each connection sends it first,
+//! so it goes past the limits of requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 pub struct Boot {
     /// See `keys::boot`.
     pub key: String,
-    /// Another one after each start and each promotion of the server.
+    /// It changes with each start and each promotion of the server.
     pub life: String,
     /// The number of the last failover, as Sentinels count them; 0 without Sentinels.
     pub epoch: u64,

@@ -10,10 +10,10 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ForceUnlock {
     pub keys: Arc<Keys>,
-    /// Only a hold under this token is ended. `None`: any. Of a shared name only the hold with this token can be ended.
+    /// Ends only the hold with this token. `None`: any hold of a lock. A shared name needs a token.
     pub expected: Option<u64>,
-    /// Server time in ms. A copy that is served later does nothing: it would end the lock of the next holder (decision 6).
-    /// Known when the request is sent.
+    /// Server time in ms. A copy that runs later does nothing: it would end the lock of the next holder (decision 6).
+    /// Set when the client sends the request.
     pub not_after: i64,
 }
 
@@ -22,11 +22,11 @@ pub enum ForceUnlocked {
     Freed {
         more: bool,
     },
-    /// It was not held. Of a shared name: no holder has this token.
+    /// There was no hold. For a shared name: no holder has this token.
     Free {
         more: bool,
     },
-    /// It is held under another token, and goes on. Never of a shared name.
+    /// The hold has another token, and goes on. Never for a shared name.
     Other,
     /// `not_after` has passed (R2).
     Late,

@@ -11,19 +11,19 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Give {
     pub keys: Arc<Keys>,
-    /// The owner that has it.
+    /// The owner that has the hold.
     pub from: Arc<str>,
-    /// The seq of this request: what `from` has got by a later one stays.
+    /// The seq of this request. If `from` got the hold by a later one, it keeps it.
     pub seq: u64,
     pub token: u64,
-    /// The owner that gets it.
+    /// The owner that gets the hold.
     pub to: Arc<str>,
-    /// The seq that it gets it with. A retry repeats it (R1).
+    /// The seq under which `to` gets the hold. A retry repeats it (R1).
     pub attempt: u64,
     pub lease: Duration,
-    /// See `keys::terms` and `keys::shared_terms`. What is given keeps its share.
+    /// See `keys::terms` and `keys::shared_terms`. The hold keeps its share.
     pub terms: Arc<str>,
-    /// Server time in ms: what is served later does nothing (R2). Known when the request is sent.
+    /// Server time in ms: a copy that runs later does nothing (R2). Set when the client sends the request.
     pub not_after: i64,
 }
 
@@ -34,9 +34,9 @@ pub enum Gave {
         /// The weight of the hold. 0 for a lock.
         weight: u32,
     },
-    /// Neither of the two holds the lock under this token, and no copy of this request can change that.
+    /// Neither owner holds the lock under this token, and no copy of this request can change that.
     Lost,
-    /// `not_after` has passed (R2), and no copy was served.
+    /// `not_after` has passed (R2), and the server has served no copy.
     Late,
 }
 

@@ -11,23 +11,23 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Inspect {
     pub keys: Arc<Keys>,
-    /// How many waiters to name, and of a shared name how many holders.
+    /// How many waiters to list, and for a shared name how many holders.
     pub most: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Inspected {
-    /// The holder of a lock, or the holders of a shared name that were granted first, in this order.
+    /// The holder of a lock, or the first holders of a shared name, in the order of their grants.
     pub holders: Vec<HolderEntry>,
-    /// Their number, with the ones that are not listed.
+    /// The number of holders, with the ones that are not listed.
     pub holding: u64,
     /// The weights of all holders together.
     pub used: u64,
-    /// The limit that is set for all clients. `None` for a lock.
+    /// The limit for all clients, if there is one. `None` for a lock.
     pub set_limit: Option<u32>,
-    /// Living waiters.
+    /// Live waiters.
     pub waiters: u64,
-    /// How much longer no lock is granted (`strict_restart`).
+    /// How much longer the server grants no lock (`strict_restart`).
     pub frozen_for: Option<Duration>,
     pub queue: Vec<QueueEntry>,
 }
@@ -37,20 +37,20 @@ pub struct HolderEntry {
     pub owner: String,
     pub holds: u32,
     pub token: u64,
-    /// When it was granted, in server time since 1970. Of a shared name its token says that.
+    /// When the server granted it, in server time since 1970. For a shared name, taken from the token.
     pub since: Duration,
     pub lease_left: Duration,
     pub share: Share,
     pub label: String,
 }
 
-/// One living ticket of the queue.
+/// One live ticket of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueueEntry {
     pub ticket: String,
     pub deadline_in: Duration,
     pub label: String,
-    /// What it waits for.
+    /// The share that it waits for.
     pub share: Share,
 }
 
@@ -70,7 +70,7 @@ impl ScriptRequest for Inspect {
             key("limit", limit).filter(|_| kind.is_shared()),
             client.boot_key.as_ref().and_then(|boot| key("boot", boot)),
         ];
-        // With a bound: Redis serves no one else while it runs a script.
+        // Bounded, because Redis serves no one else while it runs a script.
         let args = [arg("most", self.most)];
         Command::of(*kind, [ScriptName::Inspect, ScriptName::SharedInspect], keys, args)
     }
@@ -97,11 +97,11 @@ impl Inspected {
             lease_left: fields.millis_if_any()?.unwrap_or_default(),
             share: Share::LOCK,
         };
-        // Without an owner it is free.
+        // Without an owner the lock is free.
         let holders: Vec<_> = Some(holder).filter(|holder| !holder.owner.is_empty()).into_iter().collect();
         let (waiters, frozen_for) = (fields.natural()?, fields.millis_if_any()?);
         let mut queue = Vec::new();
-        // The queue is the rest of the reply. An entry that is cut short is refused as malformed, not dropped.
+        // The queue is everything that is left. An incomplete entry is an error, not the end of it.
         while !fields.is_empty() {
             let (ticket, deadline_in) = (fields.text()?.to_owned(), fields.millis()?);
             queue.push(QueueEntry { ticket, deadline_in, label: fields.text()?.to_owned(), share: Share::LOCK });

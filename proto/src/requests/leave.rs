@@ -1,4 +1,4 @@
-//! leave.lua: ends one attempt, wherever it stands: queued, granted, held, or gone.
+//! leave.lua: ends one attempt in any state: queued, granted, held, or gone.
 
 use std::sync::Arc;
 
@@ -13,20 +13,19 @@ pub struct Leave {
     pub owner: Arc<str>,
     /// Everything of the owner up to this seq ends (R4).
     pub seq: u64,
-    /// The place in the queue that goes, see `keys::place`. Empty: the attempt has none, because it was served.
+    /// The place to remove from the queue, see `keys::place`. Empty if the server has served the attempt.
     ///
-    /// With the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but its ticket has
-    /// the old one. With its terms, because LREM compares whole elements.
+    /// It has the seq of the attempt, not of the leave: a lost hold leaves with a new seq (R11), but its ticket has
+    /// the old one. It has the terms, because LREM compares whole elements.
     pub place: String,
-    /// Server time until which a copy of an earlier request may still be served; 0: none is under
-    /// way.
+    /// Server time until which the server may still serve a copy of an earlier request; 0 if none is under way.
     pub copies_until: i64,
 }
 
 /// The reply: the server keeps nothing of the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Left {
-    /// A live ticket may wait behind the places that one run reads.
+    /// A live ticket may come after the places that one run reads.
     pub more: bool,
 }
 
@@ -53,8 +52,8 @@ impl ScriptRequest for Leave {
 impl Decode for Left {
     fn decode(status: &str, fields: &mut Fields<'_>) -> Result<Self, Malformed> {
         match status {
-            // Both mean that nothing of the attempt is left (R4). A retry whose first copy was served
-            // hears `gone`.
+            // Both mean that nothing of the attempt is left (R4). A retry gets `gone` if the server served the first
+            // copy.
             "freed" => {
                 let _token = fields.token()?;
                 Ok(Self { more: fields.flag()? })

@@ -1,6 +1,6 @@
-//! The requests: one file for each script of `lua/`, with what it asks, the order of KEYS and ARGV,
-//! its reply, and how the reply is read. Most have two scripts: of a lock, and of a shared name (`lua/shared`), by the kind of
-//! the keys.
+//! The requests: one file for each script of `lua/`, with its arguments, the order of KEYS and ARGV, its reply, and
+//! how to read the reply. Most have two scripts, for locks and for shared names (`lua/shared`); the kind of the keys
+//! decides.
 
 pub mod acquire;
 pub mod boot;
@@ -20,26 +20,27 @@ use crate::command::{Command, MOST_KEYS, SentKeys, key, millis};
 use crate::keys::{self, Keys};
 use crate::reply::Decode;
 
-/// What a server is asked about one name.
+/// A request about one name.
 pub trait ScriptRequest: Sync {
     type Reply: Decode;
 
     fn keys(&self) -> &Keys;
 
-    /// How it is sent.
+    /// The run of the script, with its keys and arguments.
     fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a>;
 }
 
-/// What each request brings of its client: the server keeps no settings, so that clients with different options work together.
+/// The client's part of each request. The server keeps no settings, so that clients with different options work
+/// together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientArgs {
     /// The client's id: the first part of its owner ids, the last part of its channel.
     pub id: String,
     /// See [`settings`].
     pub settings: String,
-    /// How long the memory of a token lasts (P2).
+    /// How long the server remembers a token (P2).
     pub token_ttl: Duration,
-    /// The record of the server's last start, with `strict_restart` only.
+    /// The key of the record of the server's last start, with `strict_restart` only.
     pub boot_key: Option<String>,
 }
 
@@ -63,8 +64,8 @@ impl ClientArgs {
     }
 }
 
-/// The client's part of a request, in one text, which is made once: an acquire pays for each argument, and most need none of
-/// these.
+/// The client's part of a request in one text, which the client makes once: each argument costs an acquire time, and
+/// most need none of these.
 pub fn settings(prefix: &str, waiter_ttl: Duration, max_waiters: u32, token_ttl: Duration) -> String {
     let channel = keys::channel_prefix(prefix);
     format!("{} {max_waiters} {} {channel}", millis(waiter_ttl), millis(token_ttl))

@@ -1,5 +1,5 @@
-//! poll.lua: a waiting client is heard, a free lock is passed on, and the answer has the holder of the lock and the
-//! tickets that have no place (R8). Of a shared name it has which of the tickets hold it.
+//! poll.lua: keeps a waiting client alive, passes a free lock on, and returns the holder of the lock and the tickets
+//! without a place (R8). For a shared name it returns which of the tickets hold it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,46 +13,48 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Poll {
     pub keys: Arc<Keys>,
-    /// This client waits for the lock, and is heard. Without that the poll only passes a free lock on.
+    /// This client waits for the lock, and the poll keeps it alive. Otherwise the poll only passes a free lock on.
     pub waits: bool,
-    /// Only for shared names: the answer names all that this client holds there (R15). Costs a look at each of the holders. Not with
-    /// `waits`.
+    /// Only for shared names: the answer names everything that this client holds there (R15), which costs a look at
+    /// each of the holders. Not with `waits`.
     pub names_ours: bool,
-    /// To be looked for in the queue.
+    /// The tickets to look for in the queue.
     pub tickets: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Polled {
-    /// The lock is free, and a live ticket may wait behind the places that one call reads.
+    /// The lock is free, and a live ticket may come after the places that one call reads.
     pub more: bool,
     /// The server had not given this client up as dead.
     pub known: bool,
-    /// How many wait, over all clients.
+    /// The number of waiters, over all clients.
     pub places: u64,
     /// This client is first in line.
     pub first: bool,
     /// The holder of a lock.
     pub holder: Option<PolledHolder>,
-    /// The same for a person to read, unless it has got the lock by this poll.
+    /// The same for people to read, unless the holder got the lock by this poll.
     pub held_by: Option<Box<HeldBy>>,
-    /// For a shared name, the tickets asked for that hold it, in their order, and with `names_ours` all that this client holds.
+    /// For a shared name, those of the requested tickets that hold it, in their order, and with `names_ours`
+    /// everything that this client holds.
     pub granted: Vec<PolledHolder>,
-    /// For a shared name, the time until the first of the leases may end, and a waiter may be served.
+    /// For a shared name, the time until the first of the leases may end and make room for a waiter.
     pub room_in: Option<Duration>,
-    /// The lock is free, and the server grants nothing for this long (`strict_restart`). A shared name need not be free.
+    /// The lock is free, but the server grants nothing for this long (`strict_restart`). A shared name need not be
+    /// free.
     pub frozen_for: Option<Duration>,
-    /// No grant that is made later has a token up to this one (R7).
+    /// Every later grant has a greater token (R7).
     pub floor: u64,
-    /// The indices of tickets that have no place. Of a shared name: and are not granted.
+    /// The indices of tickets without a place. For a shared name: without a place or a hold.
     pub missing: Vec<usize>,
 }
 
-/// The holder, by the server's answer.
+/// The holder, according to the server's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PolledHolder {
     pub owner: String,
-    /// The last request of this owner that was served.
+    /// The last request of this owner that the server served.
     pub attempt: u64,
     pub token: u64,
     pub lease_left: Option<Duration>,
@@ -81,7 +83,7 @@ impl ScriptRequest for Poll {
 }
 
 impl Poll {
-    /// Indices stand for tickets. An index that was not sent shows that this is not the reply to this request.
+    /// An index means a ticket. If the client did not send that one, this is not the reply to this request.
     pub fn check(&self, polled: &Polled) -> Result<(), Malformed> {
         if polled.missing.iter().all(|index| *index < self.tickets.len()) {
             return Ok(());
@@ -105,7 +107,7 @@ impl Polled {
         let (more, known, places, first) = (fields.flag()?, fields.flag()?, fields.natural()?, fields.flag()?);
         let (owner, attempt, token) = (fields.text()?, fields.natural()?, fields.token()?);
         let (floor, lease_left) = (fields.token()?, fields.millis_if_any()?);
-        // Without a holder the script answers the rest of the freeze in its place.
+        // Without a holder, the script puts the time left of the freeze in this field.
         let frozen_for = lease_left.filter(|_| token == 0);
         let holder = (token > 0).then(|| PolledHolder { owner: owner.to_owned(), attempt, token, lease_left });
         let missing = (0..fields.natural()?).map(|_| index(fields.natural()?)).collect::<Result<_, _>>()?;

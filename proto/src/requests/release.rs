@@ -14,17 +14,17 @@ pub struct Release {
     pub token: u64,
     /// How many holds remain.
     pub holds: u32,
-    /// For a shared name, the weight that remains with them: at most what the owner has.
+    /// For a shared name, the weight that remains, at most the present one.
     pub weight: u32,
     /// The seq of this release. A retry repeats it (R1).
     pub seq: u64,
     /// The attempt that began the hold.
     pub attempt: u64,
-    /// Server time until which a copy of the acquire may still be served; 0: none is under way.
+    /// Server time until which the server may still serve a copy of the acquire; 0 if none is under way.
     pub copies_until: i64,
     /// The terms of that attempt, see `keys::terms` and `keys::shared_terms`.
     pub terms: Arc<str>,
-    /// A release by handle, which names the token. Then `copies_until` is that of the detach (R16).
+    /// A release by handle, which names the token. Then `copies_until` is about copies of the detach (R16).
     pub is_handle: bool,
 }
 
@@ -36,13 +36,13 @@ pub enum Released {
     },
     Held {
         holds: u32,
-        /// The same for a shared name, whose waiters got what was released.
+        /// The same as in `Freed`. Only for a shared name, whose waiters got the released share.
         more: bool,
     },
     Gone {
         more: bool,
     },
-    /// Not held under this token, or a later request of the owner was served before.
+    /// The owner does not hold the lock under this token, or the server served a later request of the owner before.
     Lost,
 }
 
@@ -55,9 +55,9 @@ impl ScriptRequest for Release {
 
     fn command<'a>(&'a self, client: &'a ClientArgs) -> Command<'a> {
         let kind = self.keys.kind;
-        // The tombstone and the last argument are for the rare cases only; keys are known by their order.
+        // Only rare cases need the tombstone and the last argument. Scripts know keys by their order.
         let (mut tombstone, mut special) = (None, None);
-        // A hold that remains is what such a copy would find.
+        // If a hold remains, a late copy of the acquire finds it instead of a tombstone.
         let is_late = self.copies_until > 0 && self.holds == 0;
         if is_late || self.is_handle || client.is_strict() || kind.is_shared() {
             tombstone = Some(self.keys.tombstone(&self.owner));
@@ -69,7 +69,7 @@ impl ScriptRequest for Release {
         } else if self.holds > 0 {
             special = Some(format!("{}:{}", self.holds, self.token));
         } else if is_late {
-            // A late copy of the acquire may still queue or take the lock: it finds a tombstone (R3).
+            // A late copy of the acquire might queue or take the lock: it has to find a tombstone (R3).
             special = Some(format!("{} {}", self.copies_until, place(&self.owner, self.attempt, &self.terms)));
         }
         let keys = client.queue_keys(&self.keys, tombstone);

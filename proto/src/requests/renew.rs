@@ -1,4 +1,4 @@
-//! renew.lua: gives the holder its lease anew; also the confirmation of a grant.
+//! renew.lua: gives the holder its lease again, and confirms a grant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Renew {
     pub token: u64,
     pub lease: Duration,
     pub only: Only,
-    /// Also keeps the memory of the token, which must outlive a long hold (P2).
+    /// Also renews the server's memory of the token, which must outlive a long hold (P2).
     pub remember: bool,
 }
 
@@ -23,9 +23,9 @@ pub struct Renew {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Only {
     Longer,
-    /// As long as no request was served after this attempt.
+    /// Longer, or shorter if the server has served no request after this attempt.
     Attempt(u64),
-    /// Longer only, and no request before this one makes it shorter any more.
+    /// Longer only, and from then on no request before this one makes it shorter.
     Extend(u64),
 }
 
@@ -49,7 +49,7 @@ impl ScriptRequest for Renew {
             Only::Attempt(seq) => Arg::Natural(seq),
             Only::Extend(seq) => format!("+{seq}").into(),
         };
-        // With one key as a rule: a cluster that moves a slot refuses a script over several keys when one is absent.
+        // Usually one key: a cluster that moves a slot refuses a script over several keys when one is absent.
         let keys = [key("lock", &**lock), key("tokens", tokens).filter(|_| self.remember)];
         let args = [
             arg("owner", &self.owner),

@@ -11,10 +11,10 @@ use crate::reply::{Decode, Fields, Malformed, unknown_status};
 pub struct SetLimit {
     /// The keys of a semaphore.
     pub keys: Arc<Keys>,
-    /// `None`: each client's own limit counts again. 0: no waiter is served.
+    /// `None`: each client's own limit counts again. 0: the server serves no waiter.
     pub limit: Option<u32>,
-    /// Server time in ms. A copy that is served later does nothing: it would undo what another client has set since. Known when
-    /// the request is sent.
+    /// Server time in ms. A copy that runs later does nothing: it would undo a later limit from another client. Set
+    /// when the client sends the request.
     pub not_after: i64,
 }
 

@@ -22,7 +22,7 @@ use crate::trust::{Floor, Grant};
 #[derive(Debug, Clone, Hash)]
 pub struct Asking {
     pub attempt: Attempt,
-    /// A grant that came before the answer "queued", which is needed to judge it (R7).
+    /// A grant that came before the answer `queued`, which the client needs to judge it (R7).
     early: Option<Grant>,
 }
 
@@ -37,7 +37,8 @@ impl Asking {
 
     /// The same request each time (R1).
     pub fn ask(&mut self, who: &Who, desk: &mut Desk<'_>) -> Request {
-        // An answer proves nothing about a message from before its request (R7). If this attempt has the lock, it says so.
+        // An answer proves nothing about a message from before its request (R7). If this attempt has the lock, the
+        // answer says so.
         self.early = None;
         self.attempt.asked.not_after = desk.not_after(who.slot);
         let Attempt { call: Call { terms, lease, manner, .. }, asked, .. } = &self.attempt;
@@ -58,7 +59,7 @@ impl Asking {
         })
     }
 
-    /// It asks for what a handle holds (R16).
+    /// Asks for the hold of a handle (R16).
     fn attach(&self, handle: &Handle, who: &Who) -> Request {
         let Attempt { call, asked: Asked { seq, not_after, .. }, .. } = &self.attempt;
         Request::Give(Box::new(Give {
@@ -90,7 +91,7 @@ impl Asking {
         let last = &mut self.attempt.asked.last;
         match acquired {
             Acquired::Queued { .. } | Acquired::Busy { .. } | Acquired::Full { .. } => *last = LastAnswer::Others(None),
-            // A late request, or one that is over, does not look at who has the lock.
+            // The script does not look at the holder if the request is late or its attempt has ended.
             Acquired::Late | Acquired::Over => {}
             Acquired::Held { .. } | Acquired::Lost | Acquired::TooHeavy { .. } => *last = LastAnswer::Nothing,
         }
@@ -98,12 +99,12 @@ impl Asking {
             Acquired::Held { token, lease_left, .. } => self.held(token, lease_left, sent, who, desk),
             Acquired::Queued { .. } => self.queued(acquired, sent, who, desk),
             Acquired::Busy { more: false, holder } => {
-                // Nothing of the attempt is left, unless a copy comes.
+                // The server keeps nothing of the attempt, unless a copy comes.
                 self.attempt.leave(who, desk);
                 desk.tell(self.attempt.call.id, Outcome::Busy(holder));
                 Stage::Idle
             }
-            // Free behind more dead tickets than one call clears: at once again.
+            // The lock is free, but the queue begins with more dead tickets than one call clears. Ask again at once.
             Acquired::Busy { more: true, .. } | Acquired::Full { more: true, .. } => Stage::Asking(self),
             Acquired::Full { waiters, .. } => self.attempt.fail(CallError::QueueFull { waiters }, who, desk),
             // Our estimate of the server's clock was off; this answer has corrected it.
@@ -115,7 +116,7 @@ impl Asking {
 
     fn held(mut self, token: u64, left: Duration, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.attempt.remains = Remains::Something;
-        // It was on its way for longer than the hold lasts yet, which might be lost before its first renewal.
+        // The answer took so long that the hold might end before its first renewal.
         if left < 2 * desk.now.since(sent.at) {
             Stage::Confirming(Confirming::new(self.attempt, token, None, desk))
         } else {
@@ -128,7 +129,7 @@ impl Asking {
         let (token, is_undecided) = (handle.token, handle.is_undecided(server_ms));
         match gave {
             Gave::Given { lease_left, weight } => {
-                // What is given keeps its weight. A lock has none.
+                // The hold keeps its weight. The server reports 0 for a lock.
                 self.attempt.call.weight = self.attempt.call.weight.max(weight);
                 self.held(token, lease_left, sent, who, desk)
             }
@@ -141,7 +142,7 @@ impl Asking {
     fn queued(mut self, acquired: Acquired, sent: Sent, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let Acquired::Queued { floor, lease_left, more, known, holder } = acquired else { return Stage::Asking(self) };
         (self.attempt.remains, self.attempt.way) = (Remains::Something, Way::HandedOver);
-        // The answer to an earlier copy may have said that the client was given up (R8).
+        // The answer to an earlier copy may have said that the server gave the client up (R8).
         let is_known = known && self.attempt.asked.copies_until == ServerTime::default();
         let queue = desk.enqueue(NewWaiter {
             keys: &who.keys,
@@ -164,13 +165,13 @@ impl Asking {
     }
 
     fn unanswered(mut self, error: RequestError, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        // A script that was refused half-way may have left anything behind.
+        // A script that the server stopped half-way may have left anything there.
         if error.may_have_run() {
             self.attempt.remains = Remains::Something;
         }
         let end = error.of_call();
         self.attempt.asked.repeat(error, desk.now);
-        // Granted, and the answer is lost: the same request gets it at once (P6).
+        // The server granted the lock and the answer got lost. The same request gets that answer at once (P6).
         if self.early.is_some() {
             self.attempt.asked.sending.hurry();
         }
@@ -185,24 +186,23 @@ impl Asking {
         Stage::Asking(self)
     }
 
-    /// The server says that this attempt has the lock.
+    /// The server reports that this attempt has the lock.
     pub fn told(mut self, said: Said) -> Stage {
         match said {
-            // Messages may come late: the one with the smaller token is about a grant that is over.
+            // Messages may come late: the smaller token is about a grant that has ended.
             Said::Pushed(grant) if self.attempt.asked.sending.is_under_way() => {
                 self.early = self.early.into_iter().chain([grant]).max_by_key(|grant| grant.token);
             }
-            // The answer is lost.
+            // The answer got lost.
             _ => self.attempt.asked.sending.hurry(),
         }
         Stage::Asking(self)
     }
 
-    /// It asks no longer.
     pub fn withdraw(mut self) -> Attempt {
         let asked = &mut self.attempt.asked;
         asked.count_copies();
-        // What the server has refused before says nothing about this request.
+        // The server's earlier refusals, which its gate remembers, say nothing about the request under way.
         if let (Sending::UnderWay(_), LastAnswer::Nothing) = (asked.sending, &asked.last) {
             asked.last = LastAnswer::Failed(RequestError::Unanswered(Fault::NoAnswerYet.into()));
         }

@@ -1,4 +1,4 @@
-//! One try of a call to get the lock: (owner, seq).
+//! One try of a call to get the lock, named by (owner, seq).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Call {
     pub attention: Attention,
 }
 
-/// Whether the task of a waiting call does anything else, as far as is known.
+/// Whether the task of a waiting call does anything else, as far as the machine knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Attention {
     Undisturbed,
@@ -45,12 +45,12 @@ pub struct Attempt {
     /// The request for the lock, or the question about a grant.
     pub asked: Asked,
     pub remains: Remains,
-    /// When it first asked about a grant. Without an answer, that may have set the lease that it wants.
+    /// When it first asked about a grant. Even unanswered, that may have set the lease that the call wants.
     pub asked_about: Option<Instant>,
     pub way: Way,
 }
 
-/// What the server has of an attempt, copies aside.
+/// What the server has of an attempt, apart from copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Remains {
     Nothing,
@@ -63,12 +63,12 @@ impl Attempt {
         Self { call, asked: desk.next_asked(), remains: Remains::Nothing, asked_about: None, way: Way::AtOnce }
     }
 
-    /// Leaves if the server has anything of it, or may get it yet (R3).
+    /// Leaves if the server has anything of the attempt, or may still get it (R3).
     pub fn leave(&self, who: &Who, desk: &mut Desk<'_>) {
         let Asked { seq, copies_until, .. } = self.asked;
         let has_copies = copies_until > ServerTime::default();
         if has_copies {
-            // The answer to that copy may have said that the server had given up this client (R8).
+            // The missing answer may have said that the server had given up this client (R8).
             desk.verify_all(&who.keys.lock);
         }
         if has_copies || self.remains == Remains::Something {
@@ -89,7 +89,6 @@ impl Attempt {
         Stage::Idle
     }
 
-    /// Its time is over.
     pub fn time_out(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.leave(who, desk);
         let outcome = out_of_time(self.asked.last, &self.call.manner, who, desk);
@@ -97,11 +96,11 @@ impl Attempt {
         Stage::Idle
     }
 
-    /// The server has forgotten this attempt, or it is over there. A new one goes to the end of the queue.
+    /// The server has forgotten this attempt, or the attempt has ended there. A new one goes to the end of the queue.
     pub fn anew(mut self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.leave(who, desk);
         (self.asked.seq, self.asked.copies_until) = (desk.next_seq(), ServerTime::default());
-        // That was about a grant of the one before.
+        // These were about a grant to the attempt before.
         (self.remains, self.asked_about, self.way) = (Remains::Nothing, None, Way::AtOnce);
         Stage::Asking(Asking::new(self))
     }
@@ -112,16 +111,16 @@ impl Attempt {
         self.anew(who, desk)
     }
 
-    /// By an answer that so much of its lease is left.
+    /// Begins a hold after an answer that this much of its lease is `left`.
     pub fn hold_answered(self, token: u64, sent: Sent, left: Duration, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let (wanted, Sent { at, epoch }) = (self.call.lease, sent);
         let deadline = lease::deadline_by_answer(at, left, wanted.length());
-        // The server keeps a longer lease yet: that of a grant.
+        // The server still keeps a longer lease, the grant's.
         let set = if left > wanted.length() { LeaseSet::OfGrant } else { LeaseSet::Wanted(at) };
         self.hold(Begun { token, deadline, epoch, set }, who, desk)
     }
 
-    /// The lock is this attempt's.
+    /// Begins a hold, unless its deadline has passed already.
     pub fn hold(mut self, begun: Begun, who: &Who, desk: &mut Desk<'_>) -> Stage {
         if begun.deadline <= desk.now {
             self.remains = Remains::Something;
@@ -134,12 +133,12 @@ impl Attempt {
         let hold = Hold { token, attempt, lease, deadline, longest, copies_until, holder };
         let renewal = Renewal::begin(&hold, set, epoch, desk.now);
         let held = Held::begin(hold, renewal, &self.call, self.way, desk);
-        // Ended by force, and the message overtook the answer.
+        // A forced unlock has ended it, and the message overtook the answer.
         if who.revoked >= token { held.lose(Loss::Forced, who, desk) } else { Stage::Held(held) }
     }
 }
 
-/// The outcome of a call that is out of time: others have the lock, or the server did not answer.
+/// The outcome of a call whose time has run out: others have the lock, or the server did not answer.
 pub fn out_of_time(last: LastAnswer, manner: &Manner, who: &Who, desk: &mut Desk<'_>) -> Outcome {
     if let Some(cause) = desk.why_unserved(who.slot) {
         return Outcome::Failed(CallError::Unreachable(cause));

@@ -1,4 +1,4 @@
-//! The stage of an attempt that was granted the lock, too late to be sure: the server is asked.
+//! The stage of an attempt whose grant came too late to be sure: the client asks the server.
 
 use crate::desk::Desk;
 use crate::effect::Note;
@@ -14,7 +14,7 @@ use crate::stages::queued::Queued;
 pub struct Confirming {
     pub attempt: Attempt,
     token: u64,
-    /// `None`: it has no place, since it was granted the lock at once.
+    /// `None` if it never had a place, because the server granted it the lock at once.
     queue: Option<Id>,
 }
 
@@ -50,7 +50,7 @@ impl Confirming {
             desk.note(Note::CannotConfirm(who.keys.clone(), error.into_cause()));
         }
         match self.queue {
-            // The place may still be there. A poll asks the same question, and is repeated until there is an answer (P9).
+            // The place may still be there. A poll asks the same question, and repeats until it is answered (P9).
             Some(queue) => {
                 desk.verify_soon(queue);
                 Stage::Queued(Queued::new(self.attempt, queue))
@@ -59,7 +59,6 @@ impl Confirming {
         }
     }
 
-    /// It is neither asked about nor polled for any longer.
     pub fn withdraw(self, desk: &mut Desk<'_>) -> Attempt {
         if let Some(queue) = self.queue {
             desk.dequeue(queue, self.attempt.asked.seq);

@@ -1,4 +1,4 @@
-//! What the server counts of a hold. It is set, never added to, so a retry does no harm (P4).
+//! The server's count of a hold. Requests set it and never add to it, so a retry does no harm (P4).
 
 use std::time::Duration;
 
@@ -19,18 +19,19 @@ use crate::stages::line::Change;
 #[derive(Debug, Clone, Hash)]
 pub enum Counting {
     Settled(Count),
-    /// One more is asked for, for a nested call. Boxed, because it is rare: each owner would have room for it otherwise.
+    /// A nested call asks for one more. Boxed, because it is rare: each owner would have room for it otherwise.
     Entering(Box<Entering>),
-    /// A smaller number, or a smaller weight, is to be set.
+    /// The client sets a smaller number or a smaller weight.
     Setting(Box<Setting>),
-    /// A new lease is asked for. It comes between no request about the number and its answer, which would find a later one served.
+    /// An extend asks for a new lease. It never comes between a request about the number and its answer, because that
+    /// request would find a later one served.
     Extending(Box<Extending>),
 }
 
 #[derive(Debug, Clone, Hash)]
 pub struct Entering {
     pub call: Call,
-    /// What the server counts without it.
+    /// The server's count without it.
     pub from: Count,
     pub asked: Asked,
 }
@@ -45,21 +46,21 @@ pub struct Setting {
 #[derive(Debug, Clone, Hash)]
 pub struct Extending {
     pub change: Change,
-    /// What the server counts meanwhile.
+    /// The server's count in the meantime.
     pub count: Count,
-    /// What the request that is under way asks for.
+    /// The lease that the request under way asks for.
     pub lease: Duration,
     pub asked: Asked,
 }
 
 impl Counting {
-    /// What is asked about it, and how urgently.
+    /// The request about it, and its lane.
     pub fn asked(&mut self) -> Option<(&mut Asked, Lane)> {
         match self {
             Self::Settled(_) => None,
             Self::Entering(entering) => Some((&mut entering.asked, Lane::Acquire)),
             Self::Setting(setting) => Some((&mut setting.asked, Lane::Release)),
-            // Urgent as a renewal is (P8).
+            // As urgent as a renewal (P8).
             Self::Extending(extending) => Some((&mut extending.asked, Lane::Urgent)),
         }
     }
@@ -70,7 +71,7 @@ impl Entering {
         Self { call, from, asked: desk.next_asked() }
     }
 
-    /// `lease`: what a request that is served sets.
+    /// The request sets `lease` if the server serves it.
     pub fn ask(&self, hold: &Hold, lease: Duration, who: &Who, desk: &mut Desk<'_>) -> Request {
         Request::Acquire(Acquire {
             keys: who.keys.clone(),

@@ -1,4 +1,4 @@
-//! The stage of a hold that is given to a handle (R16). It is not renewed meanwhile.
+//! The stage of a hold that its guard gives to a handle (R16). The client does not renew it in the meantime.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Detaching {
         }))
     }
 
-    /// While nothing was sent the hold ends at its deadline. Then the server decides.
+    /// Before the client has sent the request, the hold ends at its deadline. Afterwards the server decides.
     pub fn due(&self) -> Option<Instant> {
         Some(self.held.hold.deadline).filter(|_| !self.may_have_run())
     }
@@ -75,7 +75,7 @@ impl Detaching {
                 return self.given(who, desk);
             }
             Ok(Reply { answer: Answer::Gave(Gave::Lost), .. }) => return self.lose(Loss::Gone, who, desk),
-            // No copy was served, nor will one be, and the answer has corrected our estimate of the server's clock.
+            // The server has served no copy, nor will it, and this answer has corrected our estimate of its clock.
             Ok(Reply { answer: Answer::Gave(Gave::Late), .. }) => {
                 (self.asked.last, self.asked.copies_until) = (LastAnswer::Nothing, ServerTime::default());
                 RequestError::NotSent(Fault::TooLate.into())
@@ -88,7 +88,6 @@ impl Detaching {
         }
     }
 
-    /// Its time is over.
     pub fn time_out(self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         let error = self.asked.out_of_time(desk.why_no_answer(who.slot));
         self.give_up(error, who, desk)
@@ -102,16 +101,16 @@ impl Detaching {
         }
     }
 
-    /// Its guard has it as before.
+    /// The guard keeps the hold.
     fn refused(self, error: ChangeError, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
-        // P8: its lease may be over by now.
+        // P8: the lease may have ended by now.
         let is_over = self.held.hold.is_over(desk.now);
         let error = if is_over { ChangeError::Lost(Loss::Expired) } else { error };
         desk.tell(self.call, Outcome::Detached(DetachOutcome::Refused(error)));
         self.held.keep_after_all(who, desk)
     }
 
-    /// The handle has it.
+    /// The handle has the hold.
     fn given(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         // R3: a copy of the acquire would queue now.
         if self.held.hold.copies_until > ServerTime::default() {
@@ -122,7 +121,7 @@ impl Detaching {
         Stage::Idle
     }
 
-    /// The handle has it, or it is left: if no copy is served any more, nobody would renew it.
+    /// The handle has the hold, or the leave ends it: without a late copy nothing would renew the hold.
     fn unanswered(self, cause: Cause, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.held.hold.leave(who, desk);
         self.held.hold.ended(Ended::Detached, desk);
@@ -131,7 +130,7 @@ impl Detaching {
         Stage::Idle
     }
 
-    /// With the time until which a copy of the detach may be served.
+    /// The handle with the time until which the server may serve a copy of the detach.
     fn unanswered_handle(mut self) -> Handle {
         self.asked.count_copies();
         Handle { copies_until: self.asked.copies_until, ..self.handle }
@@ -146,7 +145,7 @@ impl Detaching {
         if !self.may_have_run() {
             return self.held.keep_after_all(who, desk);
         }
-        // In any order: each of the two leaves nothing to a copy of the request that is served late.
+        // The order does not matter: each of the two leaves nothing for a late copy of the request.
         self.held.hold.leave(who, desk);
         self.held.hold.ended(Ended::Detached, desk);
         desk.give_back(who.keys.clone(), who.slot, self.unanswered_handle());
@@ -173,7 +172,7 @@ impl Detaching {
     }
 }
 
-/// As the server gets it, and as the text of a handle says it.
+/// Cuts to milliseconds, the unit of the request and of the text of a handle.
 fn whole_millis(lease: Duration) -> Duration {
     lease.saturating_sub(Duration::from_nanos(u64::from(lease.subsec_nanos() % 1_000_000)))
 }

@@ -1,6 +1,6 @@
-//! One owner at one name: the calls that wait for their turn, and the stage of what the owner has or asks for.
+//! One owner at one name: its stage, and the calls that wait for their turn.
 //!
-//! A transition takes the stage by value and returns the next one, so no stage keeps anything of another.
+//! A transition takes the stage by value and returns the next one, so no stage keeps data of another.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ pub struct Entry {
     pub who: Who,
     pub stage: Stage,
     standing: Standing,
-    /// Where its renewal waits to be sent.
+    /// The place where its renewal waits to be sent.
     renewal: Option<Place>,
 }
 
-/// The owner and the name, and the calls that wait for their turn there.
+/// The owner, the name, and the calls that wait for their turn there.
 #[derive(Debug, Clone, Hash)]
 pub struct Who {
     pub id: Id,
@@ -44,14 +44,14 @@ pub struct Who {
     pub slot: u16,
     pub owner: u64,
     pub owner_id: Arc<str>,
-    /// The greatest token of this owner that was ended by force. The message may come before the answer that it is about.
+    /// The greatest token that a forced unlock ended. The message may overtake the answer with that token.
     pub revoked: u64,
     pub line: Line,
 }
 
 #[derive(Debug, Clone, Hash)]
 pub enum Stage {
-    /// Nothing of the owner is at the server.
+    /// The server keeps nothing of the owner.
     Idle,
     Asking(Asking),
     Queued(Queued),
@@ -60,18 +60,18 @@ pub enum Stage {
     Releasing(Releasing),
     /// Boxed, because it is rare.
     Detaching(Box<Detaching>),
-    /// Its guards have not ended yet.
+    /// The hold is lost, and guards still exist.
     Lost(Lost),
 }
 
-/// Whether what the server said is about what the owner has or asks for.
+/// Whether the server's report is about something that the owner has or asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recognition {
     Known,
     Unknown,
 }
 
-/// How the server has said that an owner of this client has the lock.
+/// How the server has reported that an owner of this client has the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Said {
     Pushed(Grant),
@@ -90,7 +90,7 @@ impl Entry {
         let Want { scope, manner, lease, weight, terms, task, .. } = want;
         let (began, attention) = (desk.now, Attention::Undisturbed);
         let call = Call { id, scope, manner, lease, weight, terms, task, began, attention };
-        // As a rule there is no line, and it needs no room.
+        // Usually no other call waits, and the line allocates nothing.
         match self.stage {
             Stage::Idle => self.stage = Asking::begin(call, desk),
             _ => self.who.line.push_back(Next::Guard(call)),
@@ -130,7 +130,8 @@ impl Entry {
         });
     }
 
-    /// Whoever looks first ends a hold at its deadline (R5): the watchers, the log and the caller all learn of the loss (P8).
+    /// The first to look after the deadline ends the hold (R5): the watchers, the log and the caller all learn of it
+    /// (P8).
     fn expire(&mut self, desk: &mut Desk<'_>) {
         if matches!(&self.stage, Stage::Held(held) if held.hold.is_over(desk.now)) {
             self.change(|stage, who| if let Stage::Held(held) = stage { held.expire(who, desk) } else { stage });
@@ -171,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// The attempt that is meant. Nothing is asked for it any longer.
+    /// Takes out the attempt that is meant. Nothing asks for it any longer.
     fn withdraw(&mut self, is_meant: impl FnOnce(&Attempt) -> bool, desk: &mut Desk<'_>) -> Option<Attempt> {
         self.stage.attempt_mut().filter(|attempt| is_meant(attempt))?;
         std::mem::replace(&mut self.stage, Stage::Idle).withdraw(desk)
@@ -188,7 +189,7 @@ impl Entry {
         next.fail(ChangeError::Request(RequestError::NotSent(cause)), desk);
     }
 
-    /// What the last request of the call that has its turn came to.
+    /// The outcome of the current call's last request.
     fn last_answer(&mut self, desk: &Desk<'_>) -> LastAnswer {
         if let Stage::Queued(queued) = &self.stage {
             return queued.last_answer(desk);
@@ -196,7 +197,7 @@ impl Entry {
         self.stage.asked().map_or(LastAnswer::Nothing, |(asked, _)| asked.last.clone())
     }
 
-    /// Makes the request whose turn has come. `None`: it is not wanted any more.
+    /// Makes the request whose turn has come, unless the stage does not want it any more.
     pub fn ask(&mut self, number: RequestNumber, desk: &mut Desk<'_>) -> Option<Request> {
         self.standing.place = None;
         let (asked, _) = self.stage.asked()?;
@@ -238,10 +239,10 @@ impl Entry {
         });
     }
 
-    /// The server says that this owner has the lock since its request with this seq.
+    /// The server reports that this owner has the lock since its request with this seq.
     pub fn has_lock(&mut self, seq: Seq, said: Said, desk: &mut Desk<'_>) -> Recognition {
-        // With any token: a hold that is not the one on the server is found lost by its next check, and leaves. A leave for this one
-        // would end a later hold too (R4).
+        // Known with any token: if the server has another hold than this one, the next check finds this one lost, and
+        // it leaves. A leave now would end a later hold too (R4).
         if let Stage::Held(_) | Stage::Releasing(_) | Stage::Detaching(_) = self.stage {
             return Recognition::Known;
         }
@@ -256,7 +257,7 @@ impl Entry {
         Recognition::Known
     }
 
-    /// A poll shows that this attempt has no place.
+    /// A poll found no place of this attempt.
     pub fn has_no_place(&mut self, seq: Seq, desk: &mut Desk<'_>) {
         self.change(|stage, who| match stage {
             Stage::Queued(queued) if queued.attempt.asked.seq == seq => queued.ask_anew(who, desk),
@@ -264,7 +265,7 @@ impl Entry {
         });
     }
 
-    /// Polls fail, and not for a passing reason.
+    /// Polls fail with a permanent error.
     pub fn cannot_wait(&mut self, seq: Seq, error: &CallError, desk: &mut Desk<'_>) {
         if let Some(attempt) = self.withdraw(|attempt| attempt.asked.seq == seq, desk) {
             attempt.fail(error.clone(), &self.who, desk);
@@ -280,7 +281,7 @@ impl Entry {
         });
     }
 
-    /// A new connection, or a slot that moved: its server may not know the hold.
+    /// After a new connection or a move of the slot, the server may not know the hold.
     pub fn check(&mut self, desk: &Desk<'_>) {
         if let Stage::Held(held) = &mut self.stage {
             held.check(&self.who, desk);
@@ -300,7 +301,7 @@ impl Entry {
         });
     }
 
-    /// Ends all that the owner has and wants.
+    /// Ends everything that the owner has and wants.
     pub fn close(&mut self, why: Closing, desk: &mut Desk<'_>) {
         for next in std::mem::take(&mut self.who.line) {
             next.close(why, desk);
@@ -318,12 +319,12 @@ impl Entry {
         });
     }
 
-    /// Lets the next calls have their turn.
+    /// Starts the next calls in line.
     pub fn go_on(&mut self, desk: &mut Desk<'_>) {
         while let Some(next) = self.next_call(desk) {
             self.change(|stage, who| match (stage, next) {
                 (Stage::Idle, Next::Guard(call)) => Asking::begin(call, desk),
-                // It has the lock already, and what a handle holds stays the handle's.
+                // The owner has the lock already, and the handle keeps its hold.
                 (stage @ (Stage::Held(_) | Stage::Lost(_)), Next::Guard(call)) if call.manner.attaches() => {
                     desk.tell(call.id, Outcome::Busy(None));
                     stage
@@ -357,13 +358,13 @@ impl Entry {
         if may_go_on { self.who.line.pop_front() } else { None }
     }
 
-    /// A call of this owner waits behind others, so the lock is not free for those that do not wait.
+    /// A call of this owner waits for others, so a call that does not wait finds the lock busy.
     fn refuse_to_wait(&mut self, desk: &mut Desk<'_>) {
         self.who.line.retain(|next| {
             let waits = matches!(next, Next::Guard(call) if call.manner.waits());
             match next {
                 Next::Guard(call) if !waits => desk.tell(call.id, Outcome::Busy(None)),
-                // Its guard has ended.
+                // The guard of this change has ended.
                 Next::Extend(_) | Next::Detach(_) => next.fail(ChangeError::Lost(Loss::Gone), desk),
                 Next::Guard(_) => {}
             }
@@ -371,7 +372,7 @@ impl Entry {
         });
     }
 
-    /// Keeps timers and places in line as the stage wants them.
+    /// Updates the timer and the places in lanes as the stage wants them.
     pub fn keep(&mut self, desk: &mut Desk<'_>) {
         let (id, slot) = (self.who.id, self.who.slot);
         let (due, wants, renewal) = self.wishes();
@@ -403,7 +404,7 @@ impl Entry {
         self.who.line.is_empty() && matches!(self.stage, Stage::Idle)
     }
 
-    /// Whether the server of that epoch may not know what it holds.
+    /// Whether the server of this epoch may not know the owner's hold.
     pub fn is_doubted(&self, epoch: Epoch) -> bool {
         matches!(&self.stage, Stage::Held(held) if held.renewal.is_unchecked(epoch))
     }
@@ -419,12 +420,12 @@ impl Entry {
 }
 
 impl Stage {
-    /// How the hold was lost that a call is about.
+    /// The loss to report to a call about the hold.
     fn loss(&self) -> Loss {
         if let Self::Lost(lost) = self { lost.loss } else { Loss::Gone }
     }
 
-    /// What it asks, beside renewals and polls, and how urgently.
+    /// The request of the stage, apart from renewals and polls, and its lane.
     fn asked(&mut self) -> Option<(&mut Asked, Lane)> {
         match self {
             Self::Asking(asking) => Some((&mut asking.attempt.asked, Lane::Acquire)),
@@ -436,7 +437,7 @@ impl Stage {
         }
     }
 
-    /// Whether its call waits behind others, by the last answer of the server.
+    /// Whether others come before its call, according to the last answer of the server.
     pub fn is_behind_others(&self) -> bool {
         match self {
             Self::Queued(_) => true,
@@ -466,7 +467,7 @@ impl Stage {
     }
 }
 
-/// Why a client serves no calls any more.
+/// Why a client does not serve calls any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Closing {
     ByUser,

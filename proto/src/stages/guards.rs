@@ -1,4 +1,4 @@
-//! The guards of a hold, and the unlocks whose callers wait.
+//! The guards of a hold, and the unlocks that callers wait for.
 
 use std::hash::Hash;
 
@@ -12,12 +12,12 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Hash)]
 struct Guard {
     call: CallId,
-    /// What it has of the name.
+    /// How much of the name it has.
     weight: u32,
     stage: GuardStage,
 }
 
-/// What the guards are together, and what the server counts: so many holds, and the greatest of their weights.
+/// The number of guards and the greatest of their weights. The server counts the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Count {
     pub holds: u32,
@@ -30,10 +30,10 @@ impl Count {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum GuardStage {
-    /// Its caller has not claimed it. If it does not until then, it is passed over.
+    /// The caller has not claimed it. At this instant the machine passes it over.
     Offered(Instant),
     Claimed,
-    /// It has ended, or is no guard but a change of one. Its caller waits for the outcome until then.
+    /// It has ended, or it is a change of a guard. Its caller waits for the outcome until this instant.
     Ending(Instant),
 }
 
@@ -62,12 +62,13 @@ impl Guards {
     }
 
     pub fn offer(&mut self, call: &Call, now: Instant) {
-        // Nobody waits for what a handle holds, and the handle is spent: it is kept for as long as its holder wants it.
+        // No one waits for a handle's hold, and the attach has used up the handle. So the offer stays open for a whole
+        // lease.
         let patience = if call.manner.attaches() { call.lease.length() } else { PATIENCE };
         self.0.push(Guard { call: call.id, weight: call.weight, stage: GuardStage::Offered(now + patience) });
     }
 
-    /// It has so much from now on, if it had more. The call waits until the server knows that.
+    /// From now on the guard has at most this weight. The call waits until the server knows.
     pub fn shrink(&mut self, guard: CallId, weight: u32, call: CallId, until: Instant) {
         if let Some(guard) = self.find(guard) {
             guard.weight = guard.weight.min(weight);
@@ -92,7 +93,7 @@ impl Guards {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// No caller waits for it any more.
     pub fn remove(&mut self, call: CallId) {
         self.0.retain(|guard| guard.call != call);
     }
@@ -105,7 +106,7 @@ impl Guards {
         self.those_that_live().map(|guard| guard.call)
     }
 
-    /// Without any, [`Count::NONE`].
+    /// [`Count::NONE`] without live guards.
     pub fn count(&self) -> Count {
         let with =
             |Count { holds, weight }, guard: &Guard| Count { holds: holds + 1, weight: guard.weight.max(weight) };
@@ -120,31 +121,31 @@ impl Guards {
         self.0.iter().filter_map(|guard| guard.stage.due()).min()
     }
 
-    /// Passes over those whose callers have not claimed them in time.
+    /// Passes over each guard that its caller has not claimed in time.
     pub fn pass_over(&mut self, desk: &mut Desk<'_>) {
         let now = desk.now;
         let is_unclaimed = |stage| matches!(stage, GuardStage::Offered(until) if until <= now);
         if desk.punctuality == Punctuality::Late {
-            // The whole process stood still, and its callers with it.
+            // The whole process paused, and its callers with it.
             let unclaimed = self.0.iter_mut().filter(|guard| is_unclaimed(guard.stage));
             unclaimed.for_each(|guard| guard.stage = GuardStage::Offered(now + PATIENCE));
         }
         self.tell(is_unclaimed, || Outcome::PassedOver, desk);
     }
 
-    /// Tells all callers of unlocks.
+    /// Reports the outcome to all callers of unlocks.
     pub fn tell_ending(&mut self, outcome: &Result<Unlocked, UnlockError>, desk: &mut Desk<'_>) {
         self.tell(|stage| !stage.is_live(), || Outcome::Unlocked(outcome.clone()), desk);
     }
 
-    /// Tells those that have waited for long enough.
+    /// Reports an error to callers of unlocks whose time has run out.
     pub fn tell_late(&mut self, outcome: impl Fn() -> UnlockError, desk: &mut Desk<'_>) {
         let now = desk.now;
         let is_late = |stage| matches!(stage, GuardStage::Ending(until) if until <= now);
         self.tell(is_late, || Outcome::Unlocked(Err(outcome())), desk);
     }
 
-    /// These are guards no longer.
+    /// These guards end with an outcome.
     fn tell(&mut self, is_meant: impl Fn(GuardStage) -> bool, outcome: impl Fn() -> Outcome, desk: &mut Desk<'_>) {
         self.0.retain(|guard| {
             let is_over = is_meant(guard.stage);

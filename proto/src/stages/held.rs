@@ -1,4 +1,4 @@
-//! The stage of an owner that has the lock, as far as is known.
+//! The stage of an owner that has the lock, as far as the client knows.
 
 use crate::canonical::RequestNumber;
 use crate::desk::Desk;
@@ -31,14 +31,14 @@ pub struct Held {
     pub warning: Warning,
 }
 
-/// The log's warning about work that waits for its own hold. The machine gives it once.
+/// Whether the log has the warning about work that waits for its own hold. The machine gives it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Warning {
     NotGiven,
     Given,
 }
 
-/// The hold is lost, and guards are still there.
+/// The hold is lost, and guards still exist.
 #[derive(Debug, Clone, Hash)]
 pub struct Lost {
     pub loss: Loss,
@@ -46,7 +46,7 @@ pub struct Lost {
 }
 
 impl Held {
-    /// With its first guard, which is offered to its caller.
+    /// Begins with a first guard, which it offers to the caller.
     pub fn begin(hold: Hold, renewal: Renewal, call: &Call, way: Way, desk: &mut Desk<'_>) -> Self {
         let guards = Guards::one(call, desk.now);
         let counting = Counting::Settled(guards.count());
@@ -61,7 +61,7 @@ impl Held {
         desk.tell(call.id, Outcome::Granted { token, hold, until: deadline, way, weight });
     }
 
-    /// At its deadline at the latest, where it is lost.
+    /// At the deadline at the latest, when the hold ends.
     pub fn due(&self) -> Instant {
         let due = self.hold.deadline;
         let due = self.renewal.sending.due().map_or(due, |renewal| renewal.min(due));
@@ -72,11 +72,11 @@ impl Held {
         self.renewal.sending.wants(Lane::Urgent)
     }
 
-    /// A nested call, or one for a new lease, is not wanted any longer.
+    /// The caller has dropped a nested call or an extend.
     pub fn forget(&mut self, call: CallId, desk: &mut Desk<'_>) {
         match &self.counting {
             Counting::Entering(entering) if entering.call.id == call => self.give_up_entering(desk),
-            // Its answer is nobody's: a longer lease than is relied on does no harm.
+            // No caller reads the answer, and a lease that is longer than the guards know does no harm.
             Counting::Extending(extending) if extending.change.id == call => {
                 self.counting = Counting::Settled(extending.count);
             }
@@ -89,8 +89,8 @@ impl Held {
         self.settle(who, desk)
     }
 
-    /// Makes the server count what the guards are. Without any it is released at once: a request about their number
-    /// that is under way is refused behind the release (R1).
+    /// Brings the server's count in line with the guards. Without guards the client releases at once: if a request
+    /// about the count arrives after the release, the server refuses it (R1).
     fn settle(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         let live = self.guards.count();
         if live == Count::NONE {
@@ -107,17 +107,18 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// By a new request: a late copy of an earlier one cannot set the old number again (R1).
+    /// Makes a new request, so that a late copy of an earlier one cannot set the old number again (R1).
     fn set(&mut self, to: Count, desk: &mut Desk<'_>) {
         self.counting = Counting::Setting(Box::new(Setting { to, asked: desk.next_asked() }));
     }
 
-    /// Whether a call of the same owner may enter: nothing is asked about the number of guards.
+    /// Whether the owner's next call may start: no request about the guards is open.
     pub fn may_enter(&self) -> bool {
         matches!(self.counting, Counting::Settled(_))
     }
 
-    /// Calls that want more than is held would wait for what their own owner holds, and overtake the writers that wait.
+    /// Refuses calls that want more than the owner holds. They would wait for their own owner's hold, and overtake
+    /// waiting writers.
     pub fn refuse_upgrades(&self, line: &mut Line, desk: &mut Desk<'_>) {
         let held = self.guards.count().weight;
         line.retain(|next| {
@@ -129,7 +130,6 @@ impl Held {
         });
     }
 
-    /// The next call of its owner has its turn.
     pub fn serve(self, next: Next, who: &Who, desk: &mut Desk<'_>) -> Stage {
         match next {
             Next::Guard(call) => self.enter(call, desk),
@@ -144,13 +144,11 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// A new lease is asked for.
     fn extend(mut self, change: Change, desk: &mut Desk<'_>) -> Stage {
         self.counting = Counting::Extending(Box::new(Extending::new(change, self.guards.count(), desk)));
         Stage::Held(self)
     }
 
-    /// It is given to a handle, unless other guards share it.
     fn detach(self, change: Change, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let Count { holds, .. } = self.guards.count();
         if holds > 1 {
@@ -160,7 +158,7 @@ impl Held {
         Detaching::begin(self, change, who, desk)
     }
 
-    /// The detach was refused. A check or a renewal that came due meanwhile is made up for.
+    /// The detach failed. Makes up for a check or a renewal that came due in the meantime.
     pub fn keep_after_all(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         if self.hold.is_over(desk.now) {
             return self.expire(who, desk);
@@ -170,7 +168,7 @@ impl Held {
         self.settle(who, desk)
     }
 
-    /// The answer to a request about the number of holds, or for a new lease.
+    /// Reads the answer to a request about the count or for a new lease.
     pub fn counted(self, answered: Answered, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         match self.counting {
             Counting::Entering(_) => self.entered(answered, who, desk),
@@ -186,7 +184,8 @@ impl Held {
             Ok(Reply { answer: Answer::Acquired(Acquired::Held { holds, lease_left, .. }), .. }) => {
                 let (call, counted) = (entering.call.clone(), Count { holds, ..entering.from });
                 self.renewal.answered(answered.sent.at, answered.sent.epoch, lease_left, &mut self.hold, desk);
-                // The process stood still, and this answer came before the timer of the deadline: the outer guards are lost (P8).
+                // The process paused, and this answer came before the timer of the deadline: the outer guards are lost
+                // (P8).
                 if self.hold.is_over(desk.now) {
                     return self.expire(who, desk);
                 }
@@ -198,7 +197,7 @@ impl Held {
             }
             // Our estimate of the server's clock was off; this answer has corrected it.
             Ok(Reply { answer: Answer::Acquired(Acquired::Late), .. }) => entering.asked.pause(desk.now),
-            // The server does not have this hold under our token. In doubt it must not be relied on (P1).
+            // The server does not have this hold under our token. In doubt no guard may rely on it (P1).
             Ok(_) => return self.lose(Loss::Gone, who, desk),
             Err(error) => match error.of_call() {
                 Some(end) => {
@@ -211,8 +210,8 @@ impl Held {
         Stage::Held(self)
     }
 
-    /// A nested call was given up. Copies of its request may still add one to the server's count, so a later request sets the count
-    /// (R1).
+    /// Gives up a nested call. Copies of its request may still add one to the server's count, so a later request sets
+    /// the count (R1).
     fn give_up_entering(&mut self, desk: &mut Desk<'_>) {
         self.set(self.guards.count(), desk);
     }
@@ -239,7 +238,7 @@ impl Held {
                 setting.asked.repeat(error, desk.now);
             }
         }
-        // If a guard has ended since, the request that had no answer is not repeated.
+        // If another guard has ended since, a new request replaces the unanswered one.
         if live != set {
             self.set(live, desk);
         }
@@ -272,7 +271,7 @@ impl Held {
         self.settle(who, desk)
     }
 
-    /// The time of a nested call, or of one for a new lease, is over.
+    /// The limit of a nested call or an extend has passed.
     pub fn late(mut self, call: CallId, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         match &self.counting {
             Counting::Entering(entering) if entering.call.id == call => {
@@ -289,14 +288,14 @@ impl Held {
         }
     }
 
-    /// Its server may not know it. A request about the lease that is under way asks that too.
+    /// The server may not know the hold. A request about the lease that is under way asks about that too.
     pub fn check(&mut self, who: &Who, desk: &Desk<'_>) {
         if self.renewal.is_unchecked(desk.serving(who.slot).epoch) {
             self.renewal.check();
         }
     }
 
-    /// The request that is due, beside a renewal.
+    /// Makes the request that is due, other than a renewal.
     pub fn ask(&mut self, who: &Who, desk: &mut Desk<'_>) -> Option<Request> {
         let Self { hold, counting, renewal, .. } = self;
         match counting {
@@ -355,7 +354,6 @@ impl Held {
         self.settle(who, desk)
     }
 
-    /// Its deadline has passed.
     pub fn expire(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let lease = self.hold.lease.length();
         if held_until(&self.hold, desk).is_some_and(|until| until <= desk.now + lease / 3) {
@@ -364,7 +362,7 @@ impl Held {
         self.lose(Loss::Expired, who, desk)
     }
 
-    /// A nested call whose outer guards have all ended begins anew.
+    /// If all outer guards of a nested call have ended, the call starts again.
     fn stop_counting(&mut self, line: &mut Line, desk: &mut Desk<'_>) {
         match std::mem::replace(&mut self.counting, Counting::Settled(Count::NONE)) {
             Counting::Entering(entering) => line.push_front(Next::Guard(entering.call)),
@@ -373,7 +371,7 @@ impl Held {
         }
     }
 
-    /// What is held is good until its deadline.
+    /// The hold stays good until its deadline.
     pub fn runtime_gone(mut self, who: &mut Who, desk: &mut Desk<'_>) -> Stage {
         self.end_call(&ChangeError::Request(RequestError::RuntimeGone), desk);
         let until = desk.forgotten_at(self.hold.longest);
@@ -381,7 +379,7 @@ impl Held {
         self.settle(who, desk)
     }
 
-    /// Tells the call that has its turn beside the guards.
+    /// Fails the nested call or the extend that has its turn.
     fn end_call(&mut self, error: &ChangeError, desk: &mut Desk<'_>) {
         match &self.counting {
             Counting::Entering(entering) => {
@@ -396,9 +394,9 @@ impl Held {
         }
     }
 
-    /// The holders are notified, once, and the server forgets it, so that no late copy of its acquire brings it back (R11).
+    /// Notifies the guards, once, and leaves, so that no late copy of the acquire brings the hold back (R11).
     pub fn lose(mut self, loss: Loss, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        // Not anew: its outer section would not know of the loss.
+        // A nested call does not start again: its outer section would not learn of the loss.
         self.end_call(&ChangeError::Lost(loss), desk);
         self.hold.leave(who, desk);
         desk.effects.extend(self.guards.live().map(|call| Effect::Lost(call, loss)));

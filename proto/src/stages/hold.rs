@@ -1,4 +1,4 @@
-//! What an owner holds: between free -> held and the end of it.
+//! The hold of an owner, from its grant to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +21,19 @@ pub struct Hold {
     pub token: u64,
     /// The attempt that got it.
     pub attempt: Seq,
-    /// The first guard's. Nested guards share it.
+    /// The first guard's lease. Nested guards share it.
     pub lease: Lease,
     /// On the local clock, less the drift (R5). It never moves back.
     pub deadline: Instant,
     /// The longest lease that a request has asked for.
     pub longest: Duration,
-    /// The latest time at which a copy of the acquire may be served: the end of the hold sets a tombstone until then (R3).
+    /// The latest time at which the server may serve a copy of the acquire. The end of the hold sets a tombstone until
+    /// then (R3).
     pub copies_until: ServerTime,
     pub holder: Holder,
 }
 
-/// Who asked for it.
+/// The call that asked for the hold.
 #[derive(Debug, Clone, Hash)]
 pub struct Holder {
     /// The terms of the attempt's place in the queue.
@@ -51,7 +52,7 @@ impl Hold {
         self.deadline <= now
     }
 
-    /// Sets what the server counts; nothing frees the lock.
+    /// Sets the server's count. `Count::NONE` frees the lock.
     pub fn release_to(&self, Count { holds, weight }: Count, seq: Seq, who: &Who) -> Request {
         let copies_until = if holds == 0 { self.copies_until.0 } else { 0 };
         Request::Release(Release {
@@ -90,7 +91,7 @@ impl Hold {
 pub struct Begun {
     pub token: u64,
     pub deadline: Instant,
-    /// The epoch of the server that has answered, or pushed the grant.
+    /// The epoch of the server that answered, or that pushed the grant.
     pub epoch: Epoch,
     pub set: LeaseSet,
 }
@@ -98,8 +99,8 @@ pub struct Begun {
 /// Whether the server keeps the lease that the holder wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseSet {
-    /// Yes: a request that was sent at this time has set it.
+    /// Yes: a request from this instant has set it.
     Wanted(Instant),
-    /// It keeps that of a grant, which may be longer or shorter.
+    /// No: it keeps the lease of a grant, which may be longer or shorter.
     OfGrant,
 }

@@ -15,12 +15,12 @@ pub type Line = VecDeque<Next>;
 #[derive(Debug, Clone, Hash)]
 pub enum Next {
     Guard(Call),
-    /// Of what the owner holds.
+    /// A new lease for the owner's hold.
     Extend(Change),
     Detach(Change),
 }
 
-/// A call for a new lease.
+/// A call to extend or detach the owner's hold.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct Change {
     pub id: CallId,
@@ -35,7 +35,7 @@ impl Next {
         }
     }
 
-    /// It was for a hold that is lost.
+    /// Reports the error to the caller.
     pub fn fail(&self, error: ChangeError, desk: &mut Desk<'_>) {
         let outcome = match self {
             Self::Guard(_) => Outcome::Failed(error.of_call()),

@@ -1,4 +1,4 @@
-//! What an owner has or wants at a name: [`entry::Stage`], and the transitions from one stage to the next.
+//! The stages of an owner at a name ([`entry::Stage`]), and the transitions from one stage to the next.
 
 pub mod asking;
 pub mod attempt;

@@ -21,7 +21,7 @@ impl Queued {
         Self { attempt, queue }
     }
 
-    /// The server says that it has the lock. A poll does not say for how long: it is asked.
+    /// The server reports that the attempt has the lock. A poll does not report for how long, so the client asks.
     pub fn told(self, said: Said, who: &Who, desk: &mut Desk<'_>) -> Stage {
         let (token, verdict) = match said {
             Said::Pushed(grant) => (grant.token, desk.judge(self.queue, grant)),
@@ -32,7 +32,7 @@ impl Queued {
             Verdict::Ask => Stage::Confirming(Confirming::new(self.attempt, token, Some(self.queue), desk)),
             Verdict::Until(until) => {
                 let attempt = self.withdraw(desk);
-                // At first the grant's own time counts. A lease that is shorter than it is kept from the start.
+                // At first the grant's own time counts. A shorter lease counts from the start.
                 let asked = attempt.asked_about.unwrap_or(desk.now);
                 let deadline = until.min(lease::deadline(asked, attempt.call.lease.length()));
                 let (epoch, set) = (desk.serving(who.slot).epoch, LeaseSet::OfGrant);
@@ -41,17 +41,17 @@ impl Queued {
         }
     }
 
-    /// Its place is lost. At once: those that have lost their places together ask in the order in which they came (P3).
+    /// The attempt lost its place. It asks at once: calls that lost their places together ask in the order in which
+    /// they came (P3).
     pub fn ask_anew(self, who: &Who, desk: &mut Desk<'_>) -> Stage {
         self.withdraw(desk).anew(who, desk)
     }
 
-    /// Why it has no lock, and with it those of the same owner that wait for it.
+    /// Why the attempt, and the calls of its owner in line, do not have the lock.
     pub fn last_answer(&self, desk: &Desk<'_>) -> LastAnswer {
         desk.last_answer_of(self.queue)
     }
 
-    /// It is not polled for any longer.
     pub fn withdraw(mut self, desk: &mut Desk<'_>) -> Attempt {
         let last = self.last_answer(desk);
         desk.dequeue(self.queue, self.attempt.asked.seq);

@@ -1,4 +1,4 @@
-//! The stage of an owner whose last guard has ended: the lock is released, and the request repeated until it is answered.
+//! The stage of an owner whose last guard has ended. The client repeats the release until it is answered.
 
 use crate::desk::Desk;
 use crate::error::{Ended, Loss, RequestError, UnlockError, Unlocked, other_reply};
@@ -14,10 +14,10 @@ use crate::time::Instant;
 #[derive(Debug, Clone, Hash)]
 pub struct Releasing {
     hold: Hold,
-    /// The unlocks whose callers wait.
+    /// The unlocks that callers wait for.
     guards: Guards,
     pub asked: Asked,
-    /// When the lease is over, whatever is answered.
+    /// By then the lease has ended, whatever the server answers.
     until: Instant,
 }
 
@@ -45,8 +45,8 @@ impl Releasing {
     }
 
     fn answered(mut self, released: &Released, who: &Who, desk: &mut Desk<'_>) -> Stage {
-        // Not there, but it was good when its last guard ended: the copy before this one has freed it, or its lease has ended
-        // since, which is no loss.
+        // The server does not have the hold, but the hold was valid when its last guard ended. An earlier copy has
+        // freed it, or its lease has ended since, which does not count as a loss.
         let is_freed = match *released {
             Released::Freed { token, .. } if token == self.hold.token => true,
             Released::Freed { .. } | Released::Held { .. } | Released::Gone { .. } => self.asked.may_have_run(),
@@ -55,13 +55,13 @@ impl Releasing {
         let (ended, outcome) = match is_freed {
             true => (Ended::Freed, Ok(Unlocked::Freed)),
             false => {
-                // The message about a forced end has come before this answer.
+                // The message about a forced unlock came before this answer.
                 let loss = if who.revoked >= self.hold.token { Loss::Forced } else { Loss::Gone };
                 (Ended::Lost(loss), Err(UnlockError::Lost(loss)))
             }
         };
         if !is_freed {
-            // What was freed had another token: a late copy of the acquire had taken the lock again (R11).
+            // The freed hold had another token: a late copy of the acquire had taken the lock again (R11).
             self.hold.leave(who, desk);
         }
         self.hold.ended(ended, desk);
@@ -73,7 +73,7 @@ impl Releasing {
         let until = self.until;
         match &error {
             RequestError::RuntimeGone => return self.runtime_gone(desk),
-            // Its caller gets that now. The release is repeated, in case a person helps.
+            // The caller gets the refusal now. The client repeats the release, in case a person helps.
             RequestError::Refused(refusal) if refusal.needs_a_person() => {
                 let refusal = refusal.clone();
                 self.guards.tell_ending(&Err(UnlockError::Refused { refusal, until }), desk);

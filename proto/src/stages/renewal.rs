@@ -1,4 +1,4 @@
-//! Renewing a hold: when its next request is due, and what it asks.
+//! Renews a hold: when the next request is due, and which lease it asks for.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::time::Instant;
 pub struct Renewal {
     pub sending: Sending,
     set: LeaseSet,
-    /// Of the server that last answered for the hold.
+    /// The epoch of the server that last answered for the hold.
     checked: Epoch,
-    /// When a request last kept the memory of the token.
+    /// When a request last renewed the server's memory of the token.
     remembered: Instant,
 }
 
@@ -32,7 +32,7 @@ impl Renewal {
         Self { sending: pause(due, hold), set, checked: epoch, remembered: now }
     }
 
-    /// The server that has the lock now may not know the hold.
+    /// Whether the server of this epoch may not know the hold.
     pub fn is_unchecked(&self, epoch: Epoch) -> bool {
         self.checked != epoch
     }
@@ -42,7 +42,7 @@ impl Renewal {
         self.sending.hurry();
     }
 
-    /// The request that is due. `None`: there is nothing to ask, as `max_hold` is over.
+    /// The request that is due, or `None` if there is nothing to ask because `max_hold` has passed.
     pub fn ask(&mut self, number: RequestNumber, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<Request> {
         let (lease, only) = self.question(hold, who, desk)?;
         self.sending = Sending::UnderWay(number);
@@ -51,7 +51,7 @@ impl Renewal {
         Some(Request::Renew(Renew { keys, owner, token, lease, only, remember }))
     }
 
-    /// Whether the request that is about to be sent keeps the memory of the token.
+    /// Whether the request that goes out now should renew the server's memory of the token.
     pub fn remember(&mut self, desk: &Desk<'_>) -> bool {
         let remember = self.remembered + desk.settings().token_ttl / 4 <= desk.now;
         if remember {
@@ -60,25 +60,27 @@ impl Renewal {
         remember
     }
 
-    /// The lease that an extend asks for. Never shorter than what the holder has asked for: the next renewal comes only then,
-    /// and the first one, which would set that lease, goes with an extend. But a hold that is renewed ends with `max_hold` all
-    /// the same.
+    /// The lease that an extend asks for. It is never shorter than the holder's own lease: the next renewal comes only
+    /// when that one needs it, and an extend takes the place of the first renewal, which would set that lease. But a
+    /// hold with renewals ends with `max_hold` all the same.
     pub fn lease_to_extend(&self, wanted: Duration, hold: &Hold, desk: &Desk<'_>) -> Duration {
         let is_set = matches!(self.set, LeaseSet::Wanted(_));
         let own = if hold.lease.is_renewed() || !is_set { hold.lease.length() } else { wanted };
         wanted.max(own.min(held_for(hold, desk)))
     }
 
-    /// The lease that a nested call asks for: that of a renewal, since its answer counts as one. Where that has nothing to ask it
-    /// is what is left. Never less: a key that has lost its time to live gets this one.
+    /// The lease that a nested call asks for. Its answer counts as a renewal's, so it asks for the same lease, or for
+    /// the time left if a renewal would ask for nothing. Never for less than is left: a key that has lost its time to
+    /// live gets this lease.
     pub fn lease(&self, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Duration {
         let left = lease::lasting(hold.deadline.since(desk.now));
         self.question(hold, who, desk).map_or(left, |(lease, _)| lease.max(left))
     }
 
     fn question(&self, hold: &Hold, who: &Who, desk: &Desk<'_>) -> Option<(Duration, Only)> {
-        // A server that took over may have forgotten the request that set the lease. What the holder relies on is set again
-        // (R5); where nothing was forgotten the server has that, and renew.lua never shortens a lease.
+        // A server that took over may have forgotten the request that set the lease, so the client sets again the time
+        // that the holder relies on (R5). A server that forgot nothing has that time already, and renew.lua never
+        // shortens a lease.
         let left = lease::lasting(hold.deadline.since(desk.now));
         let wanted = hold.lease.length().min(held_for(hold, desk));
         let is_unchecked = self.is_unchecked(desk.serving(who.slot).epoch);
@@ -92,9 +94,9 @@ impl Renewal {
         }
     }
 
-    /// The server has answered that so much of the lease is left.
+    /// The server has answered that this much of the lease is `left`.
     pub fn answered(&mut self, sent: Instant, epoch: Epoch, left: Duration, hold: &mut Hold, desk: &Desk<'_>) {
-        // A fixed lease is not extended, not even by what the answers to nested calls round up.
+        // Nothing extends a fixed lease, not even the rounding in answers to nested calls.
         if hold.lease.is_renewed() || self.set == LeaseSet::OfGrant {
             self.extended(sent, epoch, left.min(hold.lease.length()), hold, desk);
         } else {
@@ -102,7 +104,7 @@ impl Renewal {
         }
     }
 
-    /// The same for a lease that was asked for beside the renewals.
+    /// The same for the lease of an extend.
     pub fn extended(&mut self, sent: Instant, epoch: Epoch, left: Duration, hold: &mut Hold, desk: &Desk<'_>) {
         let told = lease::deadline(sent, left);
         hold.deadline = hold.deadline.max(told.min(held_until(hold, desk).unwrap_or(told)));
@@ -120,7 +122,6 @@ impl Renewal {
         }
     }
 
-    /// Until the next renewal is due.
     pub fn pause(&mut self, hold: &Hold) {
         let due = match self.set {
             LeaseSet::Wanted(sent) => next(hold.lease, sent),
@@ -129,7 +130,7 @@ impl Renewal {
         self.sending = pause(due, hold);
     }
 
-    /// An answer to the request that is under way is not waited for any longer.
+    /// Stops waiting for the answer to the request that is under way.
     pub fn unanswered(&mut self) {
         if self.sending.is_under_way() {
             self.sending = Sending::Waits;
@@ -142,7 +143,6 @@ impl Renewal {
         self.sending = Sending::Pause(pause.min(hold.deadline));
     }
 
-    /// Nothing more is asked before the deadline.
     pub fn wait_for_deadline(&mut self, hold: &Hold) {
         self.sending = Sending::Pause(hold.deadline);
     }
@@ -152,7 +152,7 @@ fn next(lease: Lease, sent: Instant) -> Option<Instant> {
     lease.is_renewed().then(|| lease::next_renewal(sent, lease.length()))
 }
 
-/// At the deadline at the latest, where the hold is lost.
+/// A pause until the deadline at the latest, when the hold ends.
 fn pause(due: Option<Instant>, hold: &Hold) -> Sending {
     Sending::Pause(due.map_or(hold.deadline, |due| due.min(hold.deadline)))
 }
@@ -163,7 +163,7 @@ pub fn held_until(hold: &Hold, desk: &Desk<'_>) -> Option<Instant> {
     Some(hold.holder.began + longest)
 }
 
-/// For how long it may be renewed yet.
+/// How much longer the client may renew it.
 fn held_for(hold: &Hold, desk: &Desk<'_>) -> Duration {
     held_until(hold, desk).map_or(Duration::MAX, |until| until.since(desk.now))
 }

@@ -21,7 +21,7 @@ use fairlock_proto::time::{Instant, ServerTime};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const LEASE: Duration = Duration::from_secs(30);
-/// What the server's clock shows at the start, in µs.
+/// The server's clock at the start, in µs.
 pub const EPOCH: i64 = 1_700_000_000_000_000;
 
 pub struct Rig {
@@ -131,7 +131,7 @@ impl Rig {
         self.step(Event::Link(LinkEvent::Down(connection, Fault::Disconnected.into())));
     }
 
-    /// Lets that much time pass, with a step for each timer.
+    /// Lets this much time pass, with a step for each timer.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(due) = self.session.next_timer().filter(|due| *due <= until) {
@@ -141,13 +141,13 @@ impl Rig {
         self.now = until;
     }
 
-    /// The whole process stands still for that long.
+    /// The whole process pauses for this long.
     pub fn stand_still(&mut self, time: Duration) {
         self.now = self.now + time;
         self.settle();
     }
 
-    /// Does what is due now.
+    /// Does everything that is due now.
     pub fn settle(&mut self) {
         while self.session.next_timer().is_some_and(|due| due <= self.now) {
             self.step(Event::Time);
@@ -185,7 +185,7 @@ impl Rig {
         self.call(want)
     }
 
-    /// Takes the last request that was sent.
+    /// Takes the last request out of `sent`.
     pub fn last(&mut self) -> (RequestId, Request) {
         let (id, _, request) = self.sent.pop().expect("nothing was sent");
         (id, request)
@@ -200,13 +200,13 @@ impl Rig {
         self.step(Event::Replied(id, Err(error)));
     }
 
-    /// A lock that is held, and claimed.
+    /// Gets and claims a lock.
     pub fn hold(&mut self, name: &str, token: u64) -> CallId {
         let want = self.want(name);
         self.hold_as(want, token)
     }
 
-    /// What is wanted is held, and claimed.
+    /// The same with this want.
     pub fn hold_as(&mut self, want: Want, token: u64) -> CallId {
         let call = self.call(want);
         let (id, _) = self.last();
@@ -217,7 +217,7 @@ impl Rig {
         call
     }
 
-    /// A lock that is held and released.
+    /// Gets and releases a lock.
     pub fn hold_and_release(&mut self, name: &str) {
         let call = self.hold(name, 7);
         self.step(Event::Unlock(call));

@@ -1,4 +1,4 @@
-//! What must not have happened, from what the clients saw.
+//! Finds forbidden behaviour in the observations of the clients.
 
 use std::collections::BTreeMap;
 
@@ -6,36 +6,36 @@ use crate::record::{End, Hold, Record};
 use crate::story;
 use crate::testbed::{Nanos, note, to_ms};
 
-/// A released name must be granted again within this, once its server grants at all.
+/// A released name must be granted again within this time, counted from when its server grants again.
 const GHOST: Nanos = 2_000_000_000;
-/// A group without a grant for longer than this did not work.
+/// A group without a grant for longer than this had an outage.
 const OUTAGE: Nanos = 300_000_000;
-/// A hold that began this long before the fault is surely on the replicas.
+/// A hold that began this long before the fault has surely reached the replicas.
 const ESTABLISHED: Nanos = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub struct Findings {
     pub grants: usize,
-    /// Ended by a loss: how many, by kind.
+    /// The number of lost holds, by kind of loss.
     pub losses: BTreeMap<String, u64>,
-    /// Of these, the holds that began a second before the first fault.
+    /// The lost holds that began a second before the first fault.
     pub established_lost: u64,
-    /// How long after the switch the last of their holders was notified, in ms.
+    /// The time from the switch until the last of their holders was notified, in ms.
     pub told_after: u64,
     pub overlaps: Vec<String>,
-    /// How long after the switch two relied on a lock, in ms.
+    /// The time from the switch until two holders no longer relied on one lock, in ms.
     pub overlapped_until: u64,
-    /// Writes that the resource refused although their hold looked valid: a later holder had written already.
+    /// Writes that the resource refused although their hold looked valid: a later holder had already written.
     pub refused_while_valid: u64,
-    /// Two holds of a name, one behind the other, and the later one has no greater token.
+    /// Consecutive holds of a name without a greater token in the later one.
     pub tokens_back: u64,
     /// The longest time without a grant, for each group of names.
     pub stalls: BTreeMap<usize, u64>,
     /// The longest time without a grant of a single name.
     pub name_stall: u64,
-    /// The same of the names in a slot that moves, which Redis itself keeps waiting (T2).
+    /// The same for names in a slot that moves: Redis itself makes them wait.
     pub moved_stall: u64,
-    /// Released names that were not granted again in 2 s, though others of their group were.
+    /// Released names that were not granted again within 2 s, although others of their group were.
     pub ghosts: Vec<String>,
 }
 
@@ -76,20 +76,20 @@ pub fn check(record: &Record, group: &dyn Fn(&str) -> usize) -> Findings {
     findings
 }
 
-/// How long after the switch the last holder heard that it had lost, in ms.
+/// The time from the switch until the last holder was notified of its loss, in ms.
 fn told_after(holds: &[Hold], switch: Nanos) -> u64 {
     let lost = holds.iter().filter(|hold| matches!(hold.end, End::Lost(_)));
     lost.map(|hold| to_ms(hold.ended.saturating_sub(switch.max(hold.start)))).max().unwrap_or_default()
 }
 
-/// Names that were granted between these two instants.
+/// Grants between these two instants.
 pub fn granted_between(record: &Record, (from, to): (Nanos, Nanos)) -> Vec<String> {
     let holds = record.holds();
     let within = holds.iter().filter(|hold| (from..to).contains(&hold.start));
     within.map(|hold| format!("{}: token {}, {} ms too early", hold.name, hold.token, to_ms(to - hold.start))).collect()
 }
 
-/// Names that are always wanted: only these show stalls.
+/// Some task always wants these names, so only they show stalls.
 fn is_work(name: &str) -> bool {
     name.starts_with("work:")
 }
@@ -155,7 +155,7 @@ impl Findings {
         }
     }
 
-    /// For the story: who had a name before and behind a long gap.
+    /// Notes long gaps in the story, with the hold before each gap.
     fn note_gaps(name: &str, holds: &[&Hold]) {
         for pair in holds.windows(2) {
             let ms = to_ms(pair[1].start.saturating_sub(pair[0].ended));

@@ -1,13 +1,13 @@
 //! Servers whose clocks differ.
 //!
-//! libfaketime breaks Debian's redis-server, so this is a library of our own, loaded before the others.
+//! libfaketime breaks Debian's redis-server, so this builds its own library for LD_PRELOAD.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// A clock for servers, in this folder.
+/// A library that shifts the clock of a server.
 pub struct ShiftedClock {
     library: PathBuf,
 }
@@ -23,7 +23,7 @@ impl ShiftedClock {
         Self { library }
     }
 
-    /// The environment of a server whose clock is ahead by `shift_ms`, or behind.
+    /// The environment of a server whose clock is ahead by `shift_ms`, or slow if that is negative.
     pub fn environment(&self, shift_ms: i64) -> Vec<(String, String)> {
         let library = self.library.to_str().unwrap().to_owned();
         vec![("LD_PRELOAD".into(), library), ("CLOCK_SHIFT_MS".into(), shift_ms.to_string())]

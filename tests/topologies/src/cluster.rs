@@ -11,7 +11,7 @@ use crate::testbed::{Nanos, Testbed, eventually, note};
 
 const SLOTS: u16 = 16_384;
 pub const SHARDS: usize = 3;
-/// After this much silence a node is taken for dead.
+/// After this much silence the cluster takes a node for dead.
 pub const NODE_TIMEOUT_MS: u64 = 2000;
 
 pub struct Node {
@@ -20,7 +20,7 @@ pub struct Node {
     bus: u16,
 }
 
-/// A node as another one knows it.
+/// A node as another one sees it.
 #[derive(Debug, Clone)]
 pub struct Known {
     pub id: String,
@@ -47,7 +47,7 @@ pub fn slot_of_key(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The slot of a lock: all of its keys have the tag `{n:NAME}`.
+/// The slot of a lock: all its keys have the tag `{n:NAME}`.
 pub fn slot_of(name: &str) -> u16 {
     slot_of_key(&format!("fairlock:{{n:{name}}}"))
 }
@@ -60,7 +60,7 @@ fn first_slot_of(shard: usize, shards: usize) -> u16 {
     u16::try_from(shard * usize::from(SLOTS) / shards).unwrap()
 }
 
-/// Which of the three has this name at the beginning.
+/// The shard that has this name at the start.
 pub fn shard_of(name: &str) -> usize {
     shard_of_slot(slot_of(name))
 }
@@ -69,13 +69,13 @@ pub fn shard_of_slot(slot: u16) -> usize {
     (0..SHARDS).rev().find(|shard| first_slot(*shard) <= slot).unwrap_or_default()
 }
 
-/// The first `count` names that begin with `start` and whose slots are chosen.
+/// The first `count` names that begin with `start` and whose slots `chosen` accepts.
 pub fn names(start: &str, count: usize, chosen: impl Fn(u16) -> bool) -> Vec<String> {
     (0..).map(|number| format!("{start}{number}")).filter(|name| chosen(slot_of(name))).take(count).collect()
 }
 
 impl Cluster {
-    /// `args` for each node; one environment for each node, or none.
+    /// `args` are for each node. `environments` has one for each node, or is empty.
     pub async fn start(bed: &Testbed, args: &[&str], environments: &[Vec<(String, String)>]) -> Self {
         let names: Vec<_> = (0..2 * SHARDS).map(|number| format!("node-{number}")).collect();
         let environment = |number| environments.get(number).map_or(&[][..], Vec::as_slice);
@@ -87,7 +87,7 @@ impl Cluster {
         cluster
     }
 
-    /// `masters` masters without replicas. `name`: how their names begin.
+    /// `masters` masters without replicas. `name`: the start of their names.
     pub async fn start_masters(bed: &Testbed, name: &str, masters: usize) -> Self {
         let launched = (0..masters).map(|number| launch(bed, &format!("{name}-{number}"), &[], &[]));
         let cluster = Self { nodes: launched.collect() }.identified().await;
@@ -109,7 +109,7 @@ impl Cluster {
             node.server.tell::<String>(&format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)).await;
             node.server.tell::<String>(&format!("CLUSTER SET-CONFIG-EPOCH {}", shard + 1)).await;
         }
-        // From each to each: by gossip alone it takes seconds.
+        // Each node meets each other one: gossip alone would take seconds.
         for node in &self.nodes {
             let mut redis = node.server.connection().await.unwrap();
             for other in self.nodes.iter().filter(|other| other.id != node.id) {
@@ -149,7 +149,7 @@ impl Cluster {
         self.nodes.iter().find(|node| node.id == id).expect("a node of ours")
     }
 
-    /// The node that serves this slot according to every node that answers, itself included.
+    /// The node that serves this slot according to any node that answers, itself included.
     pub async fn master_of(&self, slot: u16) -> &Node {
         let mut found = None;
         eventually(&format!("slot {slot} has a master"), async || {
@@ -179,7 +179,7 @@ impl Cluster {
         &self.nodes[(index + SHARDS) % (2 * SHARDS)]
     }
 
-    /// Waits until another node has the slot of this one, in the eyes of a majority of the nodes, and says when.
+    /// Waits until a majority of the nodes gives the slot to another node than this one, and returns the time.
     pub async fn until_taken_over(&self, from: &Node, slot: u16) -> Nanos {
         let at = eventually("another master has the slots", async || {
             let mut agree = 0;
@@ -195,7 +195,7 @@ impl Cluster {
         at
     }
 
-    /// `CLUSTER FAILOVER`: the replica of this master takes over, without loss.
+    /// `CLUSTER FAILOVER`: the replica of this master takes over without loss.
     pub async fn fail_over(&self, master: &Node) -> Nanos {
         let replica = self.partner(master);
         eventually("the replica has the data", async || replica.server.replicates().await).await;
@@ -204,7 +204,7 @@ impl Cluster {
         eventually("the replica is the master", async || replica.server.is_master().await).await
     }
 
-    /// Moves a slot with all that is in it, key by key. `dwell`: how long it stays on its way before the keys move.
+    /// Moves a slot with all its keys, one by one. `dwell`: the pause after each key.
     pub async fn move_slot(&self, slot: u16, to: &Node, dwell: Duration) -> RedisResult<usize> {
         let from = self.master_of(slot).await;
         let (mut source, mut target) = (from.server.connection().await?, to.server.connection().await?);
@@ -214,12 +214,12 @@ impl Cluster {
         loop {
             let keys: Vec<String> = ask(&mut source, &format!("CLUSTER GETKEYSINSLOT {slot} 1")).await?;
             let Some(key) = keys.first() else { break };
-            // A script may have removed it meanwhile: NOKEY.
+            // A script may have deleted the key in the meantime: NOKEY.
             ask::<String>(&mut source, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", to.server.port())).await?;
             moved += 1;
             tokio::time::sleep(dwell).await;
         }
-        // The target first, so that the slot never has no master.
+        // The target first, so that the slot is never without a master.
         let owned = format!("CLUSTER SETSLOT {slot} NODE {}", to.id);
         ask::<String>(&mut target, &owned).await?;
         ask::<String>(&mut source, &owned).await?;
@@ -251,7 +251,7 @@ fn launch(bed: &Testbed, name: &str, args: &[&str], environment: &[(String, Stri
     let server = Server::new(bed, name)
         .args(&["--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0"])
         .args(&["--cluster-port", &bus.to_string(), "--cluster-node-timeout", &NODE_TIMEOUT_MS.to_string()])
-        // A replica may take over however long it was without its master.
+        // A replica may take over however long it has been without its master.
         .args(&["--cluster-replica-validity-factor", "0"])
         .args(args)
         .environment(environment);
@@ -259,7 +259,7 @@ fn launch(bed: &Testbed, name: &str, args: &[&str], environment: &[(String, Stri
     Node { server: Arc::new(server), id: String::new(), bus }
 }
 
-/// All nodes, as this one knows them. None if it does not answer.
+/// All nodes as this one sees them. Empty if it does not answer.
 pub async fn known_by(server: &Server) -> Vec<Known> {
     let nodes: String = server.ask("CLUSTER NODES").await.unwrap_or_default();
     nodes.lines().filter(|line| !line.contains("handshake")).map(Known::read).collect()
@@ -278,7 +278,7 @@ impl Known {
             id: words[0].to_owned(),
             is_master: flags.contains(&"master"),
             failed: flags.contains(&"fail"),
-            // A slot on its way is `[slot->-id]`, which is no number.
+            // A moving slot is `[slot->-id]`, which does not parse.
             slots: words[8..].iter().filter_map(range).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! The times in which a server grants nothing (`strict_restart`), by the clock of this machine.
+//! The times during which a server grants nothing (`strict_restart`), on the clock of this machine.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::testbed::{Nanos, eventually, note, now, to_ms};
 
 pub struct Freeze {
     pub began: Nanos,
-    /// Its end lies between these two.
+    /// The freeze ends between these two.
     pub earliest: Nanos,
     pub latest: Nanos,
-    /// Its end by the server's clock.
+    /// The end on the server's clock.
     pub until_ms: u64,
 }
 
-/// The end of a freeze and its beginning, by the server's clock.
+/// The end and the beginning of a freeze, on the server's clock.
 async fn record(server: &Server) -> Option<(u64, u64)> {
     let record: String = server.ask("GET fairlock:{boot}").await.ok()?;
     let mut words = record.split(' ').map(str::parse);
@@ -34,7 +34,7 @@ impl Freeze {
             let after = now();
             let time = seconds * 1_000_000_000 + micros * 1000;
             let at = |seen: Nanos, ms: u64| seen + ms * 1_000_000 - time;
-            // A record of the server before may have been replicated.
+            // The record of the previous server may have been replicated.
             let is_ahead = until_ms * 1_000_000 > time;
             let (began, earliest, latest) = (at(before, began_ms), at(before, until_ms), at(after, until_ms));
             freeze = is_ahead.then_some(Self { began, earliest, latest, until_ms });
@@ -46,19 +46,19 @@ impl Freeze {
         freeze
     }
 
-    /// That of clients that know of none: from now on, for a lease and the second that is added to it.
+    /// The freeze for clients that know none: from now on, for a lease and the second that is added to it.
     pub fn from_now(lease: Duration) -> Self {
         let began = now();
         let end = began + u64::try_from(lease.as_nanos()).unwrap() + 1_000_000_000;
         Self { began, earliest: end, latest: end, until_ms: 0 }
     }
 
-    /// The end that the server knows of, by its clock.
+    /// The end that the server has recorded, on its clock.
     pub async fn of_record(server: &Server) -> Option<u64> {
         record(server).await.map(|(until, _)| until)
     }
 
-    /// Whether a client says the same, with its first answer.
+    /// Whether the client reports the same end in its first answer.
     pub async fn is_told_by(&self, client: &LockClient) -> bool {
         let lock = client.lock("work:0");
         let mut is_so = false;
@@ -68,7 +68,7 @@ impl Freeze {
             let after = now();
             let Some(left) = status.frozen_for else { return true };
             let left = u64::try_from(left.as_nanos()).unwrap();
-            // The server looked at its clock between the two, and rounded up to a millisecond.
+            // The server read its clock between the two, and rounded up to a millisecond.
             is_so = before + left <= self.latest + 1_000_000 && after + left >= self.earliest;
             note(format!("a client says that it is frozen for {} ms more", to_ms(left)));
             true
@@ -78,7 +78,7 @@ impl Freeze {
     }
 }
 
-/// Whether a client is served.
+/// Whether the server serves this client.
 pub async fn is_over(client: &LockClient) -> bool {
     client.lock("work:0").status().await.is_ok_and(|status| status.frozen_for.is_none())
 }

@@ -1,5 +1,4 @@
-//! P3, asserted exactly: waiters come one after another, each seen in the queue before the next, and are served in that
-//! order.
+//! P3, asserted exactly: each waiter joins once the previous one is in the queue, and they get the lock in that order.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::testbed::{eventually, note};
 
-/// A held lock with a queue behind it.
+/// A held lock with a queue.
 pub struct Gate {
     holder: LockGuard,
     waiters: JoinSet<()>,
@@ -17,7 +16,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The first client holds the name; the others queue in turn.
+    /// The first client holds the name. The others queue in turn.
     pub async fn shut(clients: &[LockClient], name: &str, waiters: usize) -> Self {
         let holder = clients[0].lock(name).lock().await.expect("the gate can be shut");
         let mut gate = Self { holder, waiters: JoinSet::new(), served: Arc::default() };
@@ -34,7 +33,7 @@ impl Gate {
         gate
     }
 
-    /// Serves all waiters and returns how many were served after a later one.
+    /// Serves all waiters, and returns how many of them came after a later one.
     pub async fn open(mut self) -> usize {
         if let Err(error) = self.holder.unlock().await {
             note(format!("the gate: {error}"));

@@ -11,12 +11,12 @@ use crate::record::{End, Hold, Record};
 use crate::testbed::{note, now};
 
 pub const LEASE: Duration = Duration::from_secs(10);
-/// How often a holder looks at its guard.
+/// How often a holder checks its guard.
 const LOOK: Duration = Duration::from_millis(4);
-/// Long enough that only a name that is stuck lets it pass.
+/// So long that only a stuck name exceeds it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The times of all clients here: a lease that outlives a failover, as the default does.
+/// The times of all clients here: like the default lease, this one outlives a failover.
 pub fn builder() -> LockClientBuilder {
     LockClient::builder()
         .lease(LEASE)
@@ -26,8 +26,8 @@ pub fn builder() -> LockClientBuilder {
         .grant_ttl(Duration::from_secs(3))
 }
 
-/// For servers whose clocks are 3 s apart. A lock that was handed over lasts for `grant_ttl` until its holder confirms
-/// it, on each replica by the clock there.
+/// For servers whose clocks are 3 s apart. After a hand-over a lock lasts for `grant_ttl` until its holder confirms
+/// it, and each replica measures that with its own clock.
 pub fn builder_for_clocks() -> LockClientBuilder {
     builder().grant_ttl(Duration::from_secs(5))
 }
@@ -36,7 +36,7 @@ pub async fn connect(url: &str) -> LockClient {
     builder().connect(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// Connects `clients` clients, each with connections of its own.
+/// Connects `clients` clients, each with its own connections.
 pub async fn connect_all(url: &str, clients: usize) -> Vec<LockClient> {
     connect_all_with(builder, url, clients).await
 }
@@ -50,21 +50,20 @@ pub async fn connect_all_with(builder: fn() -> LockClientBuilder, url: &str, cli
     connected
 }
 
-/// What a load does.
 #[derive(Clone)]
 pub struct Plan {
-    /// On each of them some tasks always want the lock. It is handed on, and such a grant lasts for `grant_ttl` only.
+    /// Several tasks always want each of these names. A handed-over grant lasts only for `grant_ttl`.
     pub names: Vec<String>,
-    /// One task each, with all clients in turn: it takes a free lock, which lasts for a lease, and the client that had it
-    /// before does not ask for it. So a release that a server forgot is felt for long (T7).
+    /// One task for each name, with all clients in turn. It takes a free lock, which lasts for a whole lease, and the
+    /// client that had it before does not ask for it. So a release that a server forgot shows for long.
     pub alone: Vec<String>,
-    /// Each of them is held from beginning to end, and renewed.
+    /// A task holds each of these from beginning to end, and its client renews it.
     pub long: Vec<String>,
     pub section: Duration,
 }
 
 impl Plan {
-    /// On names that begin with `work:` and `long:`.
+    /// Uses names that begin with `work:` and `long:`.
     pub fn new(names: usize, long: usize) -> Self {
         Self {
             names: (0..names).map(|number| format!("work:{number}")).collect(),
@@ -75,7 +74,6 @@ impl Plan {
     }
 }
 
-/// A load that runs.
 pub struct Load {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
@@ -91,7 +89,7 @@ enum Way {
 }
 
 impl Load {
-    /// Begins, and waits until each name was held.
+    /// Starts the load, and waits until all names have had a holder.
     pub async fn start(clients: &[LockClient], plan: &Plan, record: &Arc<Record>) -> Self {
         let mut load = Self { tasks: JoinSet::new(), stop: watch::Sender::new(false), record: record.clone() };
         let mut turn = 0;
@@ -122,7 +120,7 @@ impl Load {
         self.tasks.spawn(task);
     }
 
-    /// Ends it: holds are released, waits are dropped.
+    /// Ends the load: releases the holds and drops the waits.
     pub async fn stop(mut self) {
         self.record.close();
         note("the load ends");
@@ -140,7 +138,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 async fn repeat(lock: FairLock, way: Way, section: Duration, record: Arc<Record>, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
         tokio::select! {
-            // What runs is finished; a wait is dropped, which must leave nothing behind.
+            // Finishes a section, but drops a wait, which must leave nothing.
             () = stopped(&mut stop) => return,
             acquired = acquire(&lock, way) => hold_or_pause(acquired, &lock, way, section, &record).await,
         }
@@ -194,7 +192,7 @@ async fn hold(guard: LockGuard, lock: &FairLock, way: Way, section: Duration, re
         return work(guard, section, record).await;
     }
     let owner = guard.owner();
-    // The inner hold comes and goes while the outer one is written down.
+    // The inner hold comes and goes while the outer one is recorded.
     let inner = owner.scope(async {
         match lock.lock().await {
             Ok(inner) => {
@@ -208,7 +206,7 @@ async fn hold(guard: LockGuard, lock: &FairLock, way: Way, section: Duration, re
     tokio::join!(work(guard, section, record), inner);
 }
 
-/// Holds for the section, checking the guard all the time, and releases.
+/// Holds for the section, checks the guard all the time, and releases.
 async fn work(guard: LockGuard, section: Duration, record: &Record) {
     let Some(mut seen) = Seen::first(&guard) else {
         record.count("guards that were never valid");
@@ -221,7 +219,7 @@ async fn work(guard: LockGuard, section: Duration, record: &Record) {
     seen.finish(guard, record).await;
 }
 
-/// Holds until the load ends. A loss is written down, and the lock is taken anew.
+/// Holds until the load ends. After a loss, records it and takes the lock again.
 async fn hold_long(lock: FairLock, record: Arc<Record>, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
         let guard = tokio::select! {
@@ -241,7 +239,7 @@ async fn hold_long(lock: FairLock, record: Arc<Record>, mut stop: watch::Receive
     }
 }
 
-/// Ends early when the holder is notified of a loss.
+/// Returns early if the holder is notified of a loss.
 async fn pause(guard: &LockGuard, time: Duration) {
     tokio::select! {
         _ = guard.lost() => {}
@@ -249,7 +247,7 @@ async fn pause(guard: &LockGuard, time: Duration) {
     }
 }
 
-/// When a guard was seen to be valid.
+/// Instants at which a guard was valid.
 struct Seen {
     start: u64,
     last_valid: u64,
@@ -258,11 +256,11 @@ struct Seen {
 impl Seen {
     fn first(guard: &LockGuard) -> Option<Self> {
         let before = now();
-        // Valid at some instant between the two: so it surely began before the second and ended behind the first.
+        // Valid at some instant between the two: so it began before the second and ended after the first.
         guard.is_valid().then(|| Self { start: now(), last_valid: before })
     }
 
-    /// Looks, and writes to the resource. False when the hold is over.
+    /// Checks the guard, and writes to the resource. Returns false once the hold has ended.
     async fn look(&mut self, guard: &LockGuard, record: &Record) -> bool {
         let before = now();
         if !guard.is_valid() {
@@ -270,8 +268,7 @@ impl Seen {
         }
         self.last_valid = before;
         if !record.resource.write(guard.name(), guard.token()).await {
-            // A holder that is late by a moment was fenced off. A holder that is valid even now shares the lock with
-            // another.
+            // Just too late, the holder is fenced off. If it is valid even now, two share the lock.
             record.count(if guard.is_valid() { "refused while valid" } else { "fenced off" });
         }
         true

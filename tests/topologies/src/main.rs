@@ -1,21 +1,21 @@
 //! fairlock on real topologies: a server that restarts, Sentinels, a cluster. Each scenario starts its own processes,
-//! puts clients under load, brings a fault, and checks what the clients saw.
+//! puts clients under load, injects a fault, and checks the observations of the clients.
 //!
 //! ```text
 //! scripts/topologies
 //! scripts/topologies --only sentinel --rounds 5
 //! ```
 //!
-//! - `--short`: the scenarios that say most, in two minutes; for a busy machine: three times a reach passes there
-//! - `--only TEXT`: those with this text in their name; may be given more than once
-//! - `--rounds N`: each of them N times; `target/topologies.json` has the medians
-//! - `--list`: only their names
-//! - `KEEP=1` in the environment: leaves the folders with the stories and the logs
+//! - `--short`: the most telling scenarios, in two minutes. It is for a busy machine, so three times a reach passes
+//! - `--only TEXT`: the scenarios with this text in their name; can be repeated
+//! - `--rounds N`: each scenario N times; `target/topologies.json` has the medians
+//! - `--list`: only the names
+//! - `KEEP=1` in the environment: keeps the folders with the stories and the logs
 //!
-//! A figure that is shown with its reach fails beyond it.
+//! A figure with a reach fails beyond it.
 //!
 //! Another server: `REDIS_SERVER=/usr/bin/valkey-server scripts/topologies`. The last line is
-//! `topologies: N passed, 0 failed`. Exit code 1: something failed; its story and its servers' logs were printed.
+//! `topologies: N passed, 0 failed`. Exit code 1: a scenario failed, and the run printed its story and its servers' logs.
 
 mod checker;
 mod clock;
@@ -50,7 +50,7 @@ use report::{BUSY, Report, Summary};
 use scenarios::{ALL, Extent, Scenario};
 use testbed::Testbed;
 
-/// A scenario that hangs fails.
+/// A scenario that takes longer fails.
 const LONGEST: Duration = Duration::from_secs(300);
 
 struct Options {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     summary.write(&version(), Path::new("target/topologies.json"));
     let (passed, failed) = summary.count();
     println!("topologies: {passed} passed, {failed} failed");
-    // None at all would prove nothing.
+    // An empty selection would prove nothing.
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -126,12 +126,12 @@ fn run_all(options: &Options) -> Summary {
     summary
 }
 
-/// In a runtime of its own, so that no task outlives it. All its processes end with it.
+/// Runs the scenario in its own runtime, so that no task outlives it. All its processes end with it.
 fn run(scenario: &Scenario, extent: Extent) -> Report {
     let bed = Rc::new(Testbed::new());
     let runtime = runtime();
     let running = (scenario.run)(bed.clone(), extent);
-    // A panic ends only this scenario. Its servers are dropped in each case.
+    // A panic ends only this scenario, and drops its servers too.
     let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on(until_over(running))));
     runtime.shutdown_timeout(Duration::from_secs(1));
     let report = match outcome {
@@ -184,7 +184,7 @@ async fn interrupted() {
     }
 }
 
-/// What the server says of itself.
+/// The version that the server binary reports.
 fn version() -> String {
     let binary = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
     let output = Command::new(binary).arg("--version").output();

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut: nothing is delivered in either direction, and no connection is closed.
+//! A TCP proxy that can be cut: it delivers nothing in either direction, and closes no connection.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -30,7 +30,7 @@ impl Proxy {
         self.is_cut.send_replace(true);
     }
 
-    /// Connections that were there during the cut are closed; new ones work.
+    /// Closes the connections that existed during the cut. New ones work.
     pub fn mend(&self) {
         self.is_cut.send_replace(false);
     }
@@ -51,7 +51,7 @@ async fn accept(listener: TcpListener, to: u16, is_cut: watch::Sender<bool>) {
 async fn connect(near: TcpStream, to: u16, mut is_cut: watch::Receiver<bool>) {
     let was_cut = *is_cut.borrow_and_update();
     if was_cut {
-        // The kernel has accepted it already. It stays silent until the cut is over.
+        // The kernel has already accepted it. It stays silent until the cut ends.
         let _ = is_cut.wait_for(|is_cut| !is_cut).await;
         return;
     }
@@ -65,7 +65,7 @@ async fn connect(near: TcpStream, to: u16, mut is_cut: watch::Receiver<bool>) {
     }
 }
 
-/// Ends when one side closes, or when a cut is over.
+/// Returns when one side closes, or when a cut ends.
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut is_cut: watch::Receiver<bool>) {
     let mut buffer = vec![0; 16 * 1024];
     loop {

@@ -1,4 +1,4 @@
-//! What the clients of a scenario saw.
+//! The observations of a scenario's clients.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use crate::resource::Resource;
 use crate::testbed::{Nanos, now};
 
-/// One hold, as its holder saw it.
+/// One hold, as observed by its holder.
 #[derive(Debug, Clone)]
 pub struct Hold {
     pub name: String,
     pub token: u64,
-    /// It was seen to be valid at `start` and at `last_valid`, and at all checks between.
+    /// It was valid at `start` and at `last_valid`, and at all checks between.
     pub start: Nanos,
     pub last_valid: Nanos,
-    /// When the release was answered or given up, or the loss was noticed.
+    /// The end of the release, answered or not, or the time at which the holder noticed the loss.
     pub ended: Nanos,
     pub end: End,
 }
@@ -24,11 +24,11 @@ pub enum End {
     Freed,
     /// No answer to the release.
     Unknown,
-    /// With the words of the `Loss`.
+    /// With the text of the `Loss`.
     Lost(String),
 }
 
-/// Collects from all tasks.
+/// All tasks of a scenario write to it.
 pub struct Record {
     pub resource: Resource,
     holds: Mutex<Vec<Hold>>,
@@ -62,7 +62,7 @@ impl Record {
         self.counts.lock().unwrap().get(what).copied().unwrap_or_default()
     }
 
-    /// All that was counted and begins so.
+    /// All counts whose names begin with `start`.
     pub fn counts(&self, start: &str) -> Vec<(String, u64)> {
         let counts = self.counts.lock().unwrap();
         let chosen = counts.iter().filter(|(what, _)| what.starts_with(start));
@@ -73,7 +73,7 @@ impl Record {
         self.holds.lock().unwrap().clone()
     }
 
-    /// How many holds have ended so far, of these names.
+    /// The number of ended holds whose names begin with `start`.
     pub fn ended(&self, start: &str) -> usize {
         self.holds.lock().unwrap().iter().filter(|hold| hold.name.starts_with(start)).count()
     }
@@ -83,7 +83,7 @@ impl Record {
         *self.window.lock().unwrap() = (now(), Nanos::MAX);
     }
 
-    /// The load ends now: later grants have nothing to say about stalls.
+    /// The load ends now: later grants do not count for stalls.
     pub fn close(&self) {
         self.window.lock().unwrap().1 = now();
     }
@@ -97,7 +97,7 @@ impl Record {
         *self.window.lock().unwrap() = (begun, ended);
     }
 
-    /// The first fault comes now.
+    /// Notes the time of the first fault.
     pub fn fault(&self) -> Nanos {
         *self.fault.lock().unwrap().get_or_insert_with(now)
     }
@@ -106,7 +106,7 @@ impl Record {
         *self.fault.lock().unwrap()
     }
 
-    /// From here on another server is the master.
+    /// From this time on another server is the master.
     pub fn switched(&self, at: Nanos) {
         *self.switch.lock().unwrap() = Some(at);
     }

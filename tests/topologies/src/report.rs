@@ -1,4 +1,4 @@
-//! What a scenario found, as a line and as JSON.
+//! The results of a scenario, as a line and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,15 +8,15 @@ use crate::checker::Findings;
 use crate::record::Record;
 use crate::scenarios::Extent;
 
-/// `--short` runs beside other tests: there this many times the reach passes.
+/// `--short` runs next to other tests, so there a figure passes up to this multiple of its reach.
 pub const BUSY: u64 = 3;
 
 #[derive(Debug)]
 pub struct Report {
     pub figures: Vec<Figure>,
-    /// What should not be. Empty: passed.
+    /// Empty if the scenario passed.
     pub failures: Vec<String>,
-    /// This many times a reach passes.
+    /// A figure passes up to this multiple of its reach.
     slack: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct Report {
 pub struct Figure {
     pub name: String,
     value: u64,
-    /// What the project wants it to be at most.
+    /// The greatest value that the project wants.
     reach: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Report {
         self
     }
 
-    /// What a second part of the same scenario found, under names that begin so.
+    /// Adds the results of a second part of the scenario, with `part` before their names.
     pub fn append(&mut self, part: &str, other: Self) -> &mut Self {
         self.failures.extend(other.failures.into_iter().map(|failure| format!("{part}: {failure}")));
         self.figures.extend(
@@ -83,7 +83,7 @@ impl Report {
         self.must(findings.grants > 0, "nothing was granted")
     }
 
-    /// P5: what was released is free, also on a server that missed the release.
+    /// P5: a released name is free, even on a server that missed the release.
     pub fn must_have_no_ghosts(&mut self, findings: &Findings) -> &mut Self {
         self.must(findings.ghosts.is_empty(), format!("ghosts: {:#?}", findings.ghosts))
     }
@@ -93,33 +93,33 @@ impl Report {
         self.must(findings.tokens_back == 0, "tokens went back")
     }
 
-    /// P1: exclusion is promised here.
+    /// P1: this scenario promises exclusion.
     pub fn must_exclude(&mut self, findings: &Findings) -> &mut Self {
         self.must(findings.overlaps.is_empty(), format!("overlaps: {:#?}", findings.overlaps));
         self.must(findings.refused_while_valid == 0, "the resource refused a valid holder")
     }
 
-    /// No hold is lost, however young.
+    /// No holder loses its hold, however young.
     pub fn must_lose_nothing(&mut self, findings: &Findings) -> &mut Self {
         self.must(findings.lost() == 0, format!("holds were lost: {:?}", findings.losses))
     }
 
-    /// Holds that the new master did not know were lost: their holders were notified, and relied on them no longer.
+    /// For holders whose hold the new master did not know: they were notified, and rely on it no longer.
     pub fn must_tell(&mut self, findings: &Findings) -> &mut Self {
         self.figure("young lost", findings.lost() - findings.established_lost);
         self.reach("told of a loss after ms", findings.told_after, 1000);
         self.reach("two at once until ms", findings.overlapped_until, 1000)
     }
 
-    /// A master that failed. The topology's own part of the stall is measured: `detected_ms` from the fault until most
-    /// Sentinels, or nodes of the cluster, named another one.
+    /// For a master that failed. `detected_ms` is the topology's own part of the stall: from the fault until most
+    /// Sentinels, or nodes of the cluster, named another master.
     pub fn must_recover(&mut self, findings: &Findings, detected_ms: u64) -> &mut Self {
         self.figure("switched after ms", detected_ms);
         self.reach("stall behind the switch ms", findings.name_stall.saturating_sub(detected_ms), 1000);
         self.must_tell(findings)
     }
 
-    /// No hold is lost that the replicas surely knew of.
+    /// No holder loses a hold that had surely reached the replicas.
     pub fn must_keep_established(&mut self, findings: &Findings) -> &mut Self {
         let lost = findings.established_lost;
         self.must(lost == 0, format!("{lost} established holds were lost: {:?}", findings.losses))
@@ -145,14 +145,14 @@ impl Summary {
         self.scenarios.entry(scenario.to_owned()).or_default().push(report);
     }
 
-    /// `passed`, `failed`.
+    /// The numbers of passed and failed reports.
     pub fn count(&self) -> (usize, usize) {
         let all = self.scenarios.values().flatten();
         let (passed, failed): (Vec<_>, Vec<_>) = all.partition(|report| report.failures.is_empty());
         (passed.len(), failed.len())
     }
 
-    /// For each scenario its rounds, and for each figure the values of the rounds and their median.
+    /// For each scenario its rounds, and for each figure its values in the rounds and their median.
     pub fn write(&self, server: &str, file: &Path) {
         let mut text = format!("{{\n  \"server\": \"{server}\",\n  \"scenarios\": {{");
         for (index, (name, reports)) in self.scenarios.iter().enumerate() {

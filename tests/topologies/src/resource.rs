@@ -1,4 +1,4 @@
-//! What the locks protect: a resource that refuses a token smaller than the greatest it has seen.
+//! The resource that the locks protect: it refuses a token smaller than the greatest one it has seen.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::net::UnixStream;
 
-/// Clones are the same resource.
+/// Clones share one resource.
 #[derive(Clone)]
 pub enum Resource {
     /// In this process.
     Here(Arc<Mutex<HashMap<String, u64>>>),
-    /// In the process that started this one, over a socket.
+    /// In the parent process, over a socket.
     There(Arc<tokio::sync::Mutex<BufReader<UnixStream>>>),
 }
 
@@ -22,7 +22,7 @@ impl Resource {
         Self::Here(Arc::default())
     }
 
-    /// Writes under this token. False: a greater one was here.
+    /// Writes with this token. Returns false if the resource has seen a greater one.
     pub async fn write(&self, name: &str, token: u64) -> bool {
         match self {
             Self::Here(greatest) => {
@@ -42,7 +42,7 @@ impl Resource {
         }
     }
 
-    /// Lets other processes write to it, for as long as the runtime lives.
+    /// Lets other processes write to the resource while the runtime lives.
     pub fn serve(&self, path: &Path) {
         let listener = UnixListener::bind(path).unwrap();
         let resource = self.clone();

@@ -1,4 +1,4 @@
-//! A load on a topology, from its clients to what is left behind.
+//! A load on a topology, from connecting the clients to checking for leftovers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::server::Server;
 use crate::testbed::{Nanos, eventually, note, now};
 
 pub const CLIENTS: usize = 4;
-/// Longer than a client may take to leave a server that was demoted.
+/// Longer than a client may take to leave a demoted server.
 const LEAVING: Duration = Duration::from_millis(1500);
-/// Longer than the time after which a released name is a ghost.
+/// Longer than the time after which a released name counts as a ghost.
 const AFTERWARDS: Duration = Duration::from_millis(2500);
-/// In each queue whose order is checked.
+/// For each queue whose order a scenario checks.
 const WAITERS: usize = 8;
 
 /// Clients under load.
@@ -32,7 +32,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Connects and begins. All is at work for more than a second when it returns.
+    /// Connects and starts. When it returns, everything has been at work for more than a second.
     pub async fn start(url: &str, plan: Plan) -> Self {
         Self::with(connect_all(url, CLIENTS).await, plan).await
     }
@@ -61,25 +61,25 @@ impl Run {
         .await;
     }
 
-    /// Waits until all works again, and then until a ghost would be seen.
+    /// Waits until everything works again, and then until a ghost would show.
     pub async fn settle(&self) {
         self.until_it_works().await;
         self.wait_for_ghosts().await;
     }
 
     pub async fn until_it_works(&self) {
-        // Clients may still work with the server of before.
+        // Clients may still use the previous server.
         tokio::time::sleep(LEAVING).await;
         self.until_granted_after(now()).await;
         note("each name is granted again");
     }
 
-    /// Behind the last fault: a ghost of an earlier one is seen by then.
+    /// Call this after the last fault: a ghost of an earlier one shows by then.
     pub async fn wait_for_ghosts(&self) {
         tokio::time::sleep(AFTERWARDS).await;
     }
 
-    /// How many of a queue were served out of order.
+    /// How many waiters of a queue got the lock out of order.
     pub async fn inversions(&self, name: &str) -> usize {
         self.shut_gate(name).await.open().await
     }
@@ -88,7 +88,7 @@ impl Run {
         Gate::shut(&self.clients, name, WAITERS).await
     }
 
-    /// Ends the load and closes the clients. Nothing may be left on these servers. `group`: names of one server.
+    /// Ends the load and closes the clients, which must leave nothing. `group`: names on the same server.
     pub async fn finish(
         self,
         report: &mut Report,
@@ -120,7 +120,7 @@ impl Run {
     }
 }
 
-/// P10: at most the token of a name is left, for its time. Tombstones end within seconds.
+/// P10: only the token of a name remains, and it expires. Tombstones expire within seconds.
 async fn until_clean(server: &Server, report: &mut Report) {
     let mut left = Vec::new();
     for _ in 0..150 {
@@ -139,7 +139,7 @@ async fn leftovers(server: &Server) -> Vec<String> {
     for key in keys {
         let ttl: i64 = server.tell(&format!("PTTL {key}")).await;
         let may_stay = key.ends_with(":{boot}") || key.ends_with("}:token") && ttl != -1;
-        // -2: it ended meanwhile.
+        // -2: the key expired in the meantime.
         if !may_stay && ttl != -2 {
             left.push(format!("{key} with a TTL of {ttl} ms"));
         }
@@ -147,7 +147,7 @@ async fn leftovers(server: &Server) -> Vec<String> {
     left
 }
 
-/// The clients are closed: their channels have no subscriber.
+/// All clients have closed, so their channels must lose all subscribers.
 async fn until_unsubscribed(server: &Server, report: &mut Report) {
     let mut channels: Vec<String> = Vec::new();
     for _ in 0..50 {
@@ -160,7 +160,6 @@ async fn until_unsubscribed(server: &Server, report: &mut Report) {
     report.must(false, format!("subscribed at {}: {channels:?}", server.name()));
 }
 
-/// Whether a server answers at all.
 pub async fn is_up(server: &Server) -> bool {
     server.ask::<Value>("PING").await.is_ok()
 }

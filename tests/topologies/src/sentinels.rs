@@ -10,7 +10,7 @@ pub const SERVICE: &str = "locks";
 /// After this much silence a Sentinel takes the master for dead.
 const DOWN_AFTER_MS: u64 = 1000;
 
-/// What differs from the ordinary.
+/// The differences from the default setup.
 #[derive(Default)]
 pub struct Setup<'a> {
     /// Arguments of each data server.
@@ -45,7 +45,7 @@ impl Sentinels {
         started
     }
 
-    /// As `redis-sentinel://` wants it.
+    /// The `redis-sentinel://` URL.
     pub fn url(&self) -> String {
         self.url_with("")
     }
@@ -71,7 +71,7 @@ impl Sentinels {
         votes.into_iter().find(|(_, votes)| *votes > self.sentinels.len() / 2).map(|(port, _)| port)
     }
 
-    /// Waits until a majority names another server than this one, and says when.
+    /// Waits until a majority names another server than this one, and returns that server and the time.
     pub async fn until_switched(&self, from: &Server) -> (Arc<Server>, Nanos) {
         let mut to = from.port();
         let at = eventually("the Sentinels name another master", async || {
@@ -83,13 +83,13 @@ impl Sentinels {
         (self.server(to).clone(), at)
     }
 
-    /// Waits until this one is a replica that has all of the new master's data.
+    /// Waits until this server is a replica with all of the new master's data.
     pub async fn until_follows(&self, server: &Server) {
         let at = eventually("the old master is a replica", async || server.replicates().await).await;
         note(format!("{} is a replica (at {} ms of the machine)", server.port(), to_ms(at)));
     }
 
-    /// The replicas lose the master, and cannot sign in there again: from here on they fall behind.
+    /// The replicas lose the master and cannot log in again: from here on they miss all writes.
     pub async fn shut_replicas_out(&self) {
         for replica in &self.servers[1..] {
             replica.tell::<String>("CONFIG SET masteruser nobody").await;
@@ -104,13 +104,13 @@ impl Sentinels {
 
     pub async fn let_replicas_in(&self) {
         for replica in &self.servers[1..] {
-            // To nothing: the command ends with a space.
+            // An empty value: the command ends with a space.
             replica.tell::<String>("CONFIG SET masteruser ").await;
             replica.tell::<String>("CONFIG SET masterauth ").await;
         }
     }
 
-    /// Asks for a failover while all is well.
+    /// Starts a failover while all servers are healthy.
     pub async fn fail_over(&self) {
         note("SENTINEL FAILOVER");
         self.sentinels[0].tell::<String>(&format!("SENTINEL FAILOVER {SERVICE}")).await;
@@ -166,7 +166,7 @@ fn sentinel(bed: &Testbed, setup: &Setup<'_>, number: usize, master: u16) -> Ser
     server.sentinel(&lines.join("\n")).password(password)
 }
 
-/// What a Sentinel needs to know of the service.
+/// A Sentinel's configuration for the service.
 pub fn configuration(master: u16, quorum: usize) -> Vec<String> {
     vec![
         format!("sentinel monitor {SERVICE} 127.0.0.1 {master} {quorum}"),
@@ -176,7 +176,7 @@ pub fn configuration(master: u16, quorum: usize) -> Vec<String> {
     ]
 }
 
-/// Whether a Sentinel knows of `replicas` replicas that are well, and of `others` other Sentinels.
+/// Whether a Sentinel knows `replicas` healthy replicas and `others` other Sentinels.
 pub async fn knows_all(sentinel: &Server, replicas: usize, others: usize) -> bool {
     let list = async |what: &str| -> Vec<HashMap<String, String>> {
         sentinel.ask(&format!("SENTINEL {what} {SERVICE}")).await.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One process of `redis-server`: a data server, a node of a cluster, or a Sentinel.
+//! One `redis-server` process: a data server, a cluster node, or a Sentinel.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, Value};
 use crate::ports::free_port;
 use crate::testbed::{Testbed, eventually, note};
 
-/// Killed when dropped.
+/// Dropping it kills the process.
 pub struct Server {
     name: String,
     dir: PathBuf,
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// On a free port. It does not run yet.
+    /// A server on a free port, not yet started.
     pub fn new(bed: &Testbed, name: &str) -> Self {
         let dir = bed.path().join(name);
         std::fs::create_dir(&dir).unwrap();
@@ -34,7 +34,7 @@ impl Server {
             name: name.to_owned(),
             dir,
             port: free_port(),
-            // As in tests/it/support/server.rs.
+            // Like tests/it/support/server.rs.
             args: ["--save", "", "--appendfsync", "no"].map(ToOwned::to_owned).to_vec(),
             environment: Vec::new(),
             password: None,
@@ -47,7 +47,7 @@ impl Server {
         self
     }
 
-    /// A Sentinel with this configuration. It keeps its state in the file.
+    /// Makes it a Sentinel with this configuration. The Sentinel keeps its state in the file.
     pub fn sentinel(mut self, configuration: &str) -> Self {
         let file = self.dir.join("sentinel.conf");
         std::fs::write(&file, configuration).unwrap();
@@ -60,7 +60,7 @@ impl Server {
         self
     }
 
-    /// The password with which the scenario asks this server. Its own is set by its arguments.
+    /// The password that the scenario uses at this server. The server's arguments set the server's own.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
@@ -111,7 +111,7 @@ impl Server {
         self
     }
 
-    /// A connection of its own, for a caller that asks often.
+    /// A separate connection, for a caller that sends many commands.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(1)))
@@ -119,12 +119,12 @@ impl Server {
         redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// Asks with a command, given as its words.
+    /// Sends a command, given as words.
     pub async fn ask<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
         ask(&mut self.connection().await?, command).await
     }
 
-    /// The same, where the answer must be there.
+    /// The same, but panics on an error.
     pub async fn tell<T: FromRedisValue>(&self, command: &str) -> T {
         let answer = self.ask(command).await;
         answer.unwrap_or_else(|error| panic!("{}: {command}: {error}", self.name))
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Stops the process where it is. Its sockets stay open.
+    /// Stops the process. Its sockets stay open.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
@@ -153,13 +153,13 @@ impl Server {
 
     fn end(&self) {
         if let Some(mut child) = self.process.lock().unwrap().take() {
-            // SIGKILL also ends a process that is stopped.
+            // SIGKILL also ends a stopped process.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Starts a killed server again, with what it has on the disk.
+    /// Starts a killed server again, with its data on the disk.
     pub async fn restart(&self) {
         note(format!("{} ({}) starts again", self.name, self.port));
         self.launch();
@@ -180,7 +180,7 @@ impl Server {
         self.info("replication", "master_link_status").await.as_deref() == Some("up")
     }
 
-    /// How often a script was called here, by any client, with success or not.
+    /// How often any client called a script here, successfully or not.
     pub async fn script_calls(&self) -> RedisResult<u64> {
         let info: String = self.ask("INFO commandstats").await?;
         let of = |line: &str| -> u64 {

@@ -1,4 +1,4 @@
-//! What happened in a scenario, in order: its faults, and what the library logged.
+//! The events of a scenario, in order: its faults, and the library's log.
 
 use std::fmt::{Debug, Write as _};
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::testbed::{Nanos, append, now, to_ms};
 static FILE: Mutex<Option<File>> = Mutex::new(None);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
-/// From here on lines go to this file.
+/// From here on, lines go to this file.
 pub fn begin(file: File) {
     BEGUN.store(now(), Ordering::Relaxed);
     *FILE.lock().unwrap() = Some(file);
@@ -24,13 +24,13 @@ pub fn write(text: &str) {
     append(&FILE, &format!("{:>8}  {text}", at(now())));
 }
 
-/// An instant as the story shows it.
+/// An instant in the format of the story.
 pub fn at(instant: Nanos) -> String {
     let ms = to_ms(instant.saturating_sub(BEGUN.load(Ordering::Relaxed)));
     format!("{}.{:03}", ms / 1000, ms % 1000)
 }
 
-/// Adds what the library logs from now on.
+/// From now on, adds the library's log.
 pub fn listen() {
     tracing::subscriber::set_global_default(Listener).expect("there is no other subscriber");
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::story;
 
-/// The longest that a scenario waits for one thing.
+/// The longest wait of a scenario for one condition.
 const LONGEST_WAIT: Duration = Duration::from_secs(40);
 
 /// Nanoseconds on a clock that all processes of this machine share, unlike `Instant`.
@@ -27,7 +27,7 @@ pub fn to_ms(nanos: Nanos) -> u64 {
     nanos / 1_000_000
 }
 
-/// The folder of one scenario. Each process has a folder of its own in it, with a log.
+/// The folder of one scenario. In it, each process has its own folder with a log.
 pub struct Testbed {
     dir: TempDir,
 }
@@ -43,7 +43,7 @@ impl Testbed {
         self.dir.path()
     }
 
-    /// The story and the last lines of each log, for a scenario that failed.
+    /// The story and the last lines of each log, for a failed scenario.
     pub fn explain(&self) -> String {
         let mut text = String::new();
         let mut logs = vec![self.path().join("story.log")];
@@ -60,23 +60,23 @@ impl Testbed {
         text
     }
 
-    /// How often the story says this.
+    /// How often the story contains this text.
     pub fn told(&self, text: &str) -> usize {
         std::fs::read_to_string(self.path().join("story.log")).unwrap_or_default().matches(text).count()
     }
 
-    /// Leaves the folder where it is, for a person to look into.
+    /// Keeps the folder, so that a person can inspect it.
     pub fn keep(self) {
         eprintln!("kept: {}", self.dir.keep().display());
     }
 }
 
-/// Asks until it is so.
+/// Polls until the condition is true.
 pub async fn eventually(what: &str, is_so: impl AsyncFnMut() -> bool) -> Nanos {
     within(LONGEST_WAIT, what, is_so).await
 }
 
-/// The same with a limit of its own. Answers when it was first seen to be so.
+/// The same with its own limit. Returns the time at which the condition was first seen to be true.
 pub async fn within(longest: Duration, what: &str, mut is_so: impl AsyncFnMut() -> bool) -> Nanos {
     let begun = Instant::now();
     loop {
@@ -88,12 +88,12 @@ pub async fn within(longest: Duration, what: &str, mut is_so: impl AsyncFnMut() 
     }
 }
 
-/// Writes a line to the story of the scenario that runs.
+/// Writes a line to the story of the current scenario.
 pub fn note(text: impl AsRef<str>) {
     story::write(text.as_ref());
 }
 
-/// Appends to a file, or says nothing if that is not possible.
+/// Appends to a file, and ignores errors.
 pub fn append(file: &Mutex<Option<File>>, line: &str) {
     if let Some(file) = &mut *file.lock().unwrap() {
         let _ = writeln!(file, "{line}");

@@ -1,4 +1,4 @@
-//! Whether clients still work with a server: when a script was last called there.
+//! Whether clients still use a server: the time of the last script call there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,14 @@ pub struct ScriptWatch {
 }
 
 impl ScriptWatch {
-    /// Asks the server every 20 ms, for as long as it answers, and again when it does.
+    /// Asks the server every 20 ms, even if it is silent for a while.
     pub fn start(server: Arc<Server>) -> Self {
         let last = Arc::new(AtomicU64::new(now()));
         let asking = tokio::spawn(watch(server, last.clone()));
         Self { last, asking }
     }
 
-    /// The last time at which the number of calls was seen to grow.
+    /// The last time at which the number of calls had grown.
     pub fn last_call(&self) -> Nanos {
         self.last.load(Ordering::Relaxed)
     }

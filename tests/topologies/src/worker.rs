@@ -1,4 +1,4 @@
-//! A process of its own that holds locks: this program again, by a hidden subcommand.
+//! A separate process that holds locks: this program again, with a hidden subcommand.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::testbed::eventually;
 
 pub const SUBCOMMAND: &str = "worker";
 
-/// This end of a worker. Killed when dropped.
+/// The parent's side of a worker. Dropping it kills the process.
 pub struct Worker {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Worker {
-    /// It works on these names (with commas): a name that begins with `long` is held all the time.
+    /// The worker uses these names (comma-separated), and holds a name that begins with `long` all the time.
     pub fn start(url: &str, resource: &Path, names: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([SUBCOMMAND, url, resource.to_str().unwrap(), names])
@@ -66,7 +66,7 @@ impl Worker {
         holds
     }
 
-    /// Ends its load and waits for it; the holds since the last look.
+    /// Ends the worker's load, waits for that, and returns the holds since the last call.
     pub async fn end(mut self) -> Vec<Hold> {
         drop(self.child.stdin.take());
         let ended = async || self.lines.lock().unwrap().iter().any(|line| line == "ended");
@@ -112,7 +112,7 @@ fn read(line: &str) -> Option<Hold> {
     })
 }
 
-/// The worker's own side. It works until its standard input ends.
+/// The worker's own side: it works until its standard input ends.
 pub async fn work(url: &str, resource: &str, names: &str) {
     let (long, names) = names.split(',').map(ToOwned::to_owned).partition(|name: &String| name.starts_with("long"));
     let plan = Plan { names, alone: Vec::new(), long, section: Duration::from_millis(15) };
@@ -136,7 +136,7 @@ pub async fn work(url: &str, resource: &str, names: &str) {
     println!("ended");
 }
 
-/// Prints the holds that were not printed yet.
+/// Prints the holds that are not printed yet.
 fn tell(record: &Record, told: &mut usize) {
     for hold in &record.holds()[*told..] {
         println!("{}", write(hold));

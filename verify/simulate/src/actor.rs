@@ -17,7 +17,7 @@ use crate::checker::{Claim, Cost};
 use crate::keys::{key_of, owner_in};
 use crate::world::{LONGEST_LEASE, World};
 
-/// One caller in one process. It lives as long as the process.
+/// One caller in one process, for as long as the process lives.
 pub struct Actor {
     pub world: Arc<World>,
     pub client: LockClient,
@@ -32,16 +32,16 @@ pub struct Actor {
 }
 
 const DEEPEST: usize = 4;
-/// Without faults the request for a lease was sent less than this before its answer.
+/// Without faults, the answer to a request for a lease comes within this time.
 const SENT: Duration = Duration::from_millis(100);
-/// How often an actor goes on when the runtime of its client has ended.
+/// How many rounds an actor goes on for after its client's runtime has ended.
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
 
 impl Actor {
     pub async fn live(self) {
         let mut rounds_without = ROUNDS_WITHOUT_RUNTIME;
         while !self.world.state().ending {
-            // Before the calm phase has settled there is nothing new to find, so they are slower.
+            // Until the calm phase has settled, nothing new turns up, so actors are slower.
             let settling = self.world.state().calm && self.world.is_settling();
             let rest = if settling { 300 } else { 40 };
             self.world.sleep_up_to(Duration::from_millis(rest)).await;
@@ -57,7 +57,7 @@ impl Actor {
             })
             .await;
             if !self.has_runtime() || self.is_closed() {
-                // It has nothing to do any more, except to hear of it in each way that there is.
+                // It can only learn of the end, in every possible way.
                 rounds_without -= 1;
                 if rounds_without == 0 {
                     return;
@@ -78,8 +78,8 @@ impl Actor {
         self.world.note(what, self.number, || format!("actor {} {}", self.number, more()));
     }
 
-    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `has_given_up`: this owner has
-    /// made a call that got nothing, whose place may still be there.
+    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `has_given_up`: an
+    /// earlier call of this owner got nothing, and its place may still be there.
     async fn try_once(&self, lock: &FairLock, has_given_up: &mut bool) {
         let calm = self.world.state().calm;
         let kind = self.world.below(100);
@@ -92,7 +92,7 @@ impl Actor {
             6..9 if self.names > 1 && self.world.state().has_sets => return self.all(limit, has_given_up).await,
             _ => {}
         }
-        // In the calm phase longer than any section, since nothing renews it.
+        // In the calm phase longer than any section, since nobody renews it.
         let least = if calm { LONGEST_LEASE } else { self.shortest_lease + Duration::from_secs(1) };
         let fixed = least - Duration::from_millis(self.world.below(if calm { 500 } else { 1000 }));
         let fixed = self.long_lease().or((kind < 16).then_some(fixed));
@@ -102,7 +102,7 @@ impl Actor {
         let waiting = Waiting::begin(self);
         let asking = async {
             match kind % 5 {
-                // Cancelled by its caller.
+                // Its caller cancels it.
                 0 => timeout(limit, lock.lock()).await.unwrap_or_else(|_| {
                     self.world.fault("cancellations");
                     Err(LockError::Timeout { holder: None })
@@ -116,17 +116,18 @@ impl Actor {
         drop(waiting);
         match outcome {
             Ok(guard) => {
-                // Without faults only its guards may end it, or its lease if it is fixed, or `max_hold`.
+                // Without faults only its guards may end it, its lease if fixed, or `max_hold`.
                 let least = fixed.or(self.least_of_max_hold());
                 let least = least.map_or(Duration::MAX, |least| least.mul_f64(0.98).saturating_sub(SENT));
-                // A grant that a resting future comes to late may be over before its first renewal has an answer.
+                // If a future was unpolled and reads its grant late, the grant may end before its first renewal has an
+                // answer.
                 let is_nearly_over = rested && guard.held().valid_for() < SENT;
                 let safe =
                     (!self.world.is_settling() && !is_nearly_over).then(|| self.world.elapsed().saturating_add(least));
                 let (guards, asks_for) = (vec![guard], fixed);
                 Section { actor: self, lock: &lock, guards, dropped: false, begun, safe, fixed, asks_for }.run().await;
             }
-            // Its time was over when it was polled again.
+            // Its time had run out when it was polled again.
             Err(LockError::Unreachable(_)) if rested => *has_given_up = true,
             Err(error) => {
                 if !kind.is_multiple_of(5) && !*has_given_up {
@@ -138,7 +139,8 @@ impl Actor {
         }
     }
 
-    /// A call since then (common time, ms) that was not cut short: if others are to have had one of its names, they had.
+    /// A call from then on (common time, ms) that ran to its end. If it reports that others had one of its names, they
+    /// had.
     fn check_timeout(&self, error: &LockError, locks: &[&FairLock], since: i64) {
         let owner = owner::current().filter(|_| matches!(error, LockError::Timeout { .. }));
         let Some(owner) = owner.map(|owner| owner_id(&self.client, owner)) else { return };
@@ -146,12 +148,12 @@ impl Actor {
         self.world.state().checker.check_timeout(&keys, &owner, since, now);
     }
 
-    /// What is surely left of `max_hold` when an actor looks at its guard: the hold may have begun up to a lease before.
+    /// The part of `max_hold` that is surely left when an actor reads its guard: the hold may be up to a lease older.
     fn least_of_max_hold(&self) -> Option<Duration> {
         self.max_hold.map(|longest| longest.saturating_sub(self.lease))
     }
 
-    /// Rarely: longer than any other, and no process asks for it where a freeze must outlast all leases.
+    /// Rarely a lease longer than any other; never if a freeze must outlast all leases.
     fn long_lease(&self) -> Option<Duration> {
         let state = self.world.state();
         if state.calm || state.strict {
@@ -165,7 +167,7 @@ impl Actor {
         Some(Duration::from_millis(8000 + self.world.later(4000)))
     }
 
-    /// Runs a call, as a future that may not be polled for a while at any of its awaits. Says whether that was so.
+    /// Runs a call as a future that may go unpolled for a while at any of its awaits. Returns whether it did.
     async fn rests<T>(&self, cost: Cost, call: impl Future<Output = T>) -> (T, bool) {
         let owner = owner::current().map(|owner| owner_id(&self.client, owner)).unwrap_or_default();
         let call = Box::pin(call);
@@ -177,12 +179,12 @@ impl Actor {
     fn check_error(&self, error: &LockError, begun: Duration) {
         self.note("gets nothing", || error.to_string());
         let expected = match error {
-            // Whether a loss was allowed is checked at the unlock.
+            // The unlock checks whether a loss was allowed.
             LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } => true,
-            // Only with faults: requests from before the calm phase may still be late. Or no turn came in time, in a crowd
-            // that shares a few of them.
+            // Only with faults: requests from before the calm phase may still be late. Or a crowd shares few requests
+            // in flight, and its turn did not come in time.
             LockError::Unreachable(_) if self.world.is_overloaded(self.client.id()) => true,
-            // With `strict_restart`, after a restart in the faults.
+            // With `strict_restart`, after a restart in the phase of faults.
             LockError::Unreachable(cause) if cause.to_string().contains("the server grants nothing") => true,
             LockError::Unreachable(_) | LockError::Refused(_) if self.world.was_down_since(begun) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => self.world.is_settling(),
@@ -214,7 +216,7 @@ impl Actor {
 
     async fn force(&self, lock: &FairLock) {
         self.world.fault("forced_unlocks");
-        // The reply may be lost. The checker sees on the server what it did.
+        // The reply may be lost. The checker sees the effect on the server.
         let _ = lock.force_unlock().await;
     }
 
@@ -229,11 +231,11 @@ impl Actor {
             }
             self.end(lock, token);
         };
-        // Nothing inside is cancelled, so each claim that begins also ends.
+        // Nobody cancels anything inside, so each claim that begins also ends.
         let _ = lock.with(section).await;
     }
 
-    /// Several names at once, given in any order. Calls that waited for each other would be found in the calm phase.
+    /// Several names at once, in any order. The calm phase would reveal calls that wait for each other.
     async fn all(&self, limit: Duration, has_given_up: &mut bool) {
         let mut names: Vec<_> = (0..self.names).filter(|_| self.world.chance(0.8)).collect();
         if self.world.chance(0.5) {
@@ -269,14 +271,14 @@ impl Actor {
                 return self.check_error(&error, begun);
             }
         };
-        // A try does not look again at what it got first.
+        // A try does not check again the names that it got first.
         if kind != 2 && !guard.is_valid() {
             self.world.state().checker.report("L4", format!("one of {guard:?} was lost before all were there"));
         }
         let held = locks.iter().filter_map(|lock| Some((lock, guard.get(lock.name())?.held())));
         let held: Vec<_> = held.collect();
         for (lock, held) in &held {
-            // Some were got a while ago, and a failover may have lost them since.
+            // It may have got some a while ago, and a failover may have lost them since.
             self.add(self.claim(lock, held.held(), None));
         }
         for (lock, held) in &held {
@@ -288,7 +290,7 @@ impl Actor {
         if self.world.chance(0.3) {
             return drop(guard);
         }
-        // What was lost is named. Whether a loss was allowed is checked where a single lock is unlocked.
+        // The error names the lost locks. The unlock of a single lock checks whether a loss was allowed.
         let _ = self.rests(Cost::Lease, guard.unlock()).await;
     }
 
@@ -315,7 +317,7 @@ impl Actor {
         self.add(self.claim(lock, guard.held(), None));
     }
 
-    /// The nodes of a cluster have clocks that differ: a copy that is late for one of them is not for another.
+    /// In a cluster clocks differ: a copy that is late for one node is not late for another.
     fn is_lost(&self, handle: &HoldHandle) {
         if self.world.nodes() == 1 {
             self.world.state().checker.handle_is_lost(&key_of(handle.name()), owner_in(&handle.to_string()));
@@ -325,7 +327,7 @@ impl Actor {
     fn check_attach(&self, handle: &HoldHandle, error: &HandleError, begun: Duration, rested: bool) {
         self.note("attaches nothing", || error.to_string());
         let expected = match error {
-            // Its lease may be over, or the detach had no answer.
+            // Its lease may have ended, or the detach got no answer.
             HandleError::Lost => {
                 self.is_lost(handle);
                 true
@@ -351,10 +353,10 @@ impl Actor {
 
     fn claim(&self, lock: &FairLock, held: fairlock::Held, fixed: Option<Duration>) -> Claim {
         let (process, began) = (self.client.id().to_owned(), self.world.elapsed());
-        // A nested guard shares what is left of its hold's lease.
+        // A nested guard shares the remaining lease of its hold.
         let lease = if held.holds() > 1 { held.valid_for() } else { fixed.unwrap_or(self.lease) };
         let ends = self.max_hold.filter(|_| fixed.is_none()).map(|longest| {
-            // The hold may have begun up to a lease before its caller looked at it.
+            // The hold may be up to a lease older than its caller's first look.
             let least = (began + longest).saturating_sub(self.lease);
             (least, began + longest)
         });
@@ -381,7 +383,7 @@ impl Actor {
         self.world.state().checker.check_deadlines(server_ms, clock_rate);
     }
 
-    /// Reads, waits, and writes. The resource refuses the write of an older token (P2), so no update gets lost.
+    /// Reads, waits, and writes. The resource refuses to write under an older token (P2), so no update gets lost.
     async fn work(&self, lock: &FairLock, token: u64) {
         let read = self.world.state().checker.read(&key(lock), token, self.number);
         self.pass_time().await;
@@ -406,7 +408,7 @@ impl Actor {
     }
 }
 
-/// A call whose future is polled, and at times not for a while: what wakes it is ignored until then.
+/// A call whose future is at times not polled for a while; it ignores its wakers until then.
 struct Resting<'a, F> {
     actor: &'a Actor,
     owner: String,
@@ -420,7 +422,7 @@ struct Resting<'a, F> {
 }
 
 impl<F> Resting<'_, F> {
-    /// A caller that holds the lock may rest for as long as others work with it, in the calm phase.
+    /// In the calm phase a caller that holds the lock may go unpolled only for as long as others work with it.
     fn begin(&mut self, length: Duration) {
         let (world, cost) = (self.actor.world.clone(), self.cost);
         let calm = world.state().calm;
@@ -431,7 +433,7 @@ impl<F> Resting<'_, F> {
         let mut state = world.state();
         state.checker.rests_on(&self.owner, cost, server_ms);
         state.rested += if cost == Cost::Moment { length.min(Duration::from_millis(250)) } else { length };
-        // It does not wait meanwhile.
+        // It does not wait in the meantime.
         let waited = state.waiting.remove(&self.actor.number).is_some();
         drop(state);
         (self.has_rested, self.waited) = (true, waited);
@@ -458,7 +460,7 @@ impl<F: Future> Future for Resting<'_, F> {
             state.waiting.extend(waits.map(|number| (number, now)));
         }
         let outcome = self.call.as_mut().poll(context);
-        // The runtime stops a task after some steps. Then the call may not have begun.
+        // The runtime stops a task after some steps. The call may not have begun then.
         self.was_polled |= has_budget_remaining();
         Poll::Ready((ready!(outcome), self.has_rested))
     }
@@ -503,7 +505,7 @@ impl Drop for Gathering<'_> {
     }
 }
 
-/// The lock's key, by which World and Checker know it.
+/// The key by which World and Checker know the lock.
 fn key(lock: &FairLock) -> String {
     key_of(lock.name())
 }
@@ -513,16 +515,16 @@ struct Section<'a> {
     actor: &'a Actor,
     lock: &'a FairLock,
     guards: Vec<LockGuard>,
-    /// The count on the server may differ for a moment: a guard was dropped, or a nested lock had no answer. The
-    /// background sets it right later.
+    /// The count on the server may differ for a moment: a guard was dropped, or a nested lock got no answer. The
+    /// background corrects it later.
     dropped: bool,
     /// When the call began.
     begun: Duration,
-    /// There are no faults, so it must not be lost before that.
+    /// Without faults: it must last until then.
     safe: Option<Duration>,
-    /// Its lease, if that is not renewed.
+    /// Its lease, if the client does not renew it.
     fixed: Option<Duration>,
-    /// The same of a hold that its calls get anew.
+    /// The same for a new hold that its calls get.
     asks_for: Option<Duration>,
 }
 
@@ -558,7 +560,7 @@ impl Section<'_> {
         }
     }
 
-    /// A new lease for the hold, which may be nested, and renewed or fixed. It never gets shorter.
+    /// Asks for a new lease, which never shortens the hold. It may be nested, and renewed or fixed.
     async fn extend(&self, token: u64) {
         let (actor, world) = (self.actor, &self.actor.world);
         let Some(guard) = self.guards.last() else { return };
@@ -572,13 +574,13 @@ impl Section<'_> {
         let is_sure = was_sure && !rested && self.must_be_held(token) && !world.is_overloaded(actor.client.id());
         let report = |promise: &str, what: String| world.state().checker.report(promise, what);
         match extended {
-            // The clocks may differ by a little, and the lease is that of when it was sent.
+            // The clocks may differ a little, and the lease counts from when the client sent the request.
             Ok(()) if is_sure && guard.valid_for() + took + lease / 20 < lease.max(before) => {
                 let left = guard.valid_for();
                 report("R5", format!("{token} was extended to {lease:?} and had {before:?}, and has {left:?}"));
             }
             Ok(()) => {}
-            // It would outlast `max_hold`, which counts from the hold's begin.
+            // It would outlast `max_hold`, which counts from the hold's beginning.
             Err(HoldError::Lease(_))
                 if actor.max_hold.is_some_and(|longest| begun + took - self.begun + lease > longest) => {}
             Err(HoldError::Request(RequestError::Closed)) if actor.is_closed() => {}
@@ -592,7 +594,8 @@ impl Section<'_> {
         }
     }
 
-    /// Gives the hold to a handle. This owner takes it up again, or another one does, or somebody releases it, or nobody does anything.
+    /// Gives the hold to a handle. Then this owner or another one attaches it, or somebody releases it, or nobody does
+    /// anything.
     async fn pass_on(&mut self, token: u64) {
         let (actor, world) = (self.actor, &self.actor.world);
         let Some(guard) = self.guards.pop() else { return };
@@ -602,7 +605,7 @@ impl Section<'_> {
         }
         world.fault("handles");
         let (begun, left) = (world.elapsed(), guard.valid_for());
-        // Longer than it takes to attach without faults. In the calm phase others wait for a few of them.
+        // Longer than an attach takes without faults. In the calm phase others wait for some of these leases.
         let lease = actor.shortest_lease + Duration::from_secs(1);
         let detaching = Box::pin(guard.detach(lease));
         let (handle, is_sure) = match actor.rests(Cost::Lease, detaching).await.0 {
@@ -645,7 +648,7 @@ impl Section<'_> {
         }
     }
 
-    /// The guard is as it was.
+    /// The guard goes on unchanged.
     fn goes_on_after(
         &mut self,
         guard: LockGuard,
@@ -655,7 +658,8 @@ impl Section<'_> {
     ) {
         let (actor, world, token) = (self.actor, &self.actor.world, guard.token());
         actor.note("keeps", || format!("{token}: {reason}"));
-        // A detach under way is not renewed (P6), so a long one ends the hold by itself: nobody relies on it then.
+        // The client does not renew a hold during a detach (P6), so a long detach outlasts the hold: nobody relies on
+        // it then.
         let has_lapsed = world.elapsed() >= lasts_until;
         if has_lapsed {
             self.safe = None;
@@ -680,7 +684,7 @@ impl Section<'_> {
         self.guards.push(guard);
     }
 
-    /// What began a while ago.
+    /// Claims a hold that began a while ago.
     fn claim_again(&self, held: fairlock::Held, fixed: Option<Duration>) {
         let mut claim = self.actor.claim(self.lock, held, fixed);
         claim.ends = claim.ends.map(|(_, last)| (Duration::ZERO, last));
@@ -694,7 +698,7 @@ impl Section<'_> {
         match attached {
             Ok(guard) => {
                 actor.attached(self.lock, &guard, token);
-                // It is renewed from now on.
+                // From now on the client renews it.
                 (self.fixed, self.safe) = (None, None);
                 self.guards.push(guard);
             }
@@ -746,8 +750,8 @@ impl Section<'_> {
         other.into_iter().filter_map(|tried| tried.into_result().ok()).for_each(|guard| self.nested(guard));
     }
 
-    /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.
-    /// That gets what is left of the hold or, after its end, a new one. Returns the token of what there is now.
+    /// Two tasks of one owner: one drops all guards in turn, while the other asks for a nested lock, which shares the
+    /// hold or, after its end, gets a new one. Returns the token of the present hold.
     async fn two_tasks(&mut self, token: u64) -> u64 {
         let (world, lock, owner) = (&self.actor.world, self.lock.clone(), self.guards[0].owner());
         let (begun, was_valid) = (world.elapsed(), self.guards[0].is_valid());
@@ -790,7 +794,7 @@ impl Section<'_> {
     fn goes_on(&mut self, before: u64, guard: LockGuard) -> u64 {
         let token = guard.token();
         self.actor.note("goes on", || format!("under {token} after {before}"));
-        // A failover has lost the other one, and the next node need not have a clock that is as late.
+        // A failover lost the other hold, and the next node's clock may be behind.
         let was_lost = self.actor.world.state().checker.may_be_lost(&key(self.lock), before);
         if token < before && !was_lost {
             let what = format!("an owner that had {before} got the older {token}");
@@ -803,7 +807,7 @@ impl Section<'_> {
         token
     }
 
-    /// Unlocks or drops one of the guards, any of them.
+    /// Unlocks or drops a random guard.
     async fn end_a_guard(&mut self, token: u64) {
         let Some(index) = (!self.guards.is_empty()).then(|| self.actor.world.below(self.guards.len() as u64)) else {
             return;
@@ -822,12 +826,12 @@ impl Section<'_> {
         let (outcome, rested) = self.actor.rests(Cost::Lease, guard.unlock()).await;
         let answer = outcome.as_ref().map_or_else(ToString::to_string, |unlocked| format!("{unlocked:?}"));
         self.actor.note("unlocks", || format!("{token}, {} left: {answer}", self.guards.len()));
-        // While a slot moves a release has to wait, perhaps for longer than what is left of its lease.
+        // While a slot moves a release has to wait, perhaps past the end of its lease.
         let has_waited = rested || was_valid && self.actor.world.was_down_since(begun);
         self.check_unlock(token, &outcome, has_waited);
     }
 
-    /// Without faults only its guards end a hold that is renewed, unless a failover has lost it.
+    /// Without faults only its guards end a renewed hold, unless a failover has lost it.
     fn must_be_held(&self, token: u64) -> bool {
         let (world, server_ms) = (&self.actor.world, self.actor.world.server_ms());
         let checker = &world.state().checker;
@@ -848,7 +852,7 @@ impl Section<'_> {
         if let (true, Err(UnlockError::RuntimeGone { .. })) = (has_runtime, outcome) {
             world.state().checker.report("errors", format!("{token}: its runtime has not ended"));
         }
-        // Without a runtime no leave can be sent (R11).
+        // Without a runtime the client cannot send a leave (R11).
         if has_runtime && matches!(outcome, Err(UnlockError::Lost(_))) {
             world.state().checker.unlock_answered_lost(&key(self.lock), token);
         }
@@ -880,7 +884,7 @@ impl Section<'_> {
         let Some(holder) = status.holder.filter(|holder| holder.token == token && self.guards[0].is_valid()) else {
             return;
         };
-        // Asked afterwards: the failover may come before the answer.
+        // After the answer: a failover may come before it.
         let is_miscounted = self.actor.world.state().checker.is_miscounted(&key(self.lock), token);
         if holder.holds as usize != self.guards.len() && !is_miscounted {
             let what = format!("{} holds on the server for {} guards under {token}", holder.holds, self.guards.len());
@@ -888,7 +892,7 @@ impl Section<'_> {
         }
     }
 
-    /// P8 without a runtime: nothing is renewed, and the loss is reported at the deadline all the same.
+    /// P8 without a runtime: nobody renews, and the guard still reports the loss at its deadline.
     async fn wait_for_the_deadline(&self, guard: &LockGuard) {
         let (world, token) = (&self.actor.world, guard.token());
         let left = guard.valid_for();
@@ -901,7 +905,7 @@ impl Section<'_> {
         }
     }
 
-    /// Works on, or waits until the hold is lost. P8: the loss is reported at the local deadline at the latest.
+    /// Works on, or waits for the loss of the hold. P8: the guard reports it at the local deadline at the latest.
     async fn wait_for_loss_or_go_on(&self, token: u64) {
         let Some(guard) = self.guards.first() else { return };
         let world = &self.actor.world;

@@ -1,4 +1,4 @@
-//! What clients have asked for at a name, and so what they may have there.
+//! The last requests of clients at a name, and so what they may have there.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use fairlock::simulation::Ran;
 
 use crate::keys::client_of;
 
-/// What each owner has asked for last, at each name.
+/// The last request of each owner at each name.
 #[derive(Debug, Clone, Default)]
 pub struct Asked {
     owners: BTreeMap<(String, String), Last>,
-    /// When each client was heard for each name, in server ms, and how long it lives without that.
+    /// When each client last sent a request for each name, in server ms, and how long it lives without one.
     heard: BTreeMap<(String, String), (i64, i64)>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Last {
-    /// What is older than this is over. A place may be there again: a failover or a late copy has brought it back.
+    /// Requests with a smaller seq have ended. Their place may come back, by a failover or a late copy.
     over_below: u64,
-    /// It has nothing any more.
+    /// It holds nothing any more.
     has_ended: bool,
 }
 
@@ -36,7 +36,7 @@ impl Asked {
         };
         let last = self.owners.entry((ran.keys[0].clone(), word(owner).to_owned())).or_default();
         let seq: u64 = word(seq).parse().unwrap_or_default();
-        // A late copy of what is over counts for nothing.
+        // A late copy of an ended request does not count.
         if seq < last.over_below {
             return;
         }
@@ -51,8 +51,8 @@ impl Asked {
         *last = Last { over_below: seq + u64::from(is_over), has_ended };
     }
 
-    /// A client that is silent for too long counts as dead, and stops sending leaves. Its places may be there all the same, and
-    /// live again when it is heard.
+    /// A client that is silent for too long counts as dead, and stops sending leaves. Its places may still be there,
+    /// and live again with its next request.
     fn hear(&mut self, ran: &Ran<'_>, script: &str, settings: &str) {
         if !matches!(script, "acquire" | "poll") {
             return;
@@ -71,13 +71,13 @@ impl Asked {
         }
     }
 
-    /// Adds what was asked for at other names.
+    /// Adds the requests at other names.
     pub fn and(mut self, others: Self) -> Self {
         self.owners.extend(others.owners);
         self
     }
 
-    /// What the client knew of: a failover or a late copy may have brought back what it had given up.
+    /// Whether the client knew of it: a failover or a late copy may have brought back something that it had given up.
     pub fn knows(&self, (name, owner, seq): &Trace) -> bool {
         let last = self.owners.get(&(name.clone(), owner.clone())).copied().unwrap_or_default();
         seq.map_or(!last.has_ended, |seq| seq >= last.over_below)

@@ -1,8 +1,8 @@
 //! Compares every event with the promises P1 to P10 and the rules R1 to R14 of docs/design.md.
 //!
-//! It sees two sides. The server: each script that ran, in order, with its reply. From these it derives the holder and
-//! the queue itself, and compares them with the keys after the script. The clients: which guards there are, and until
-//! when they are valid. Both are compared at each event, so a violation is found at once and not only when it has
+//! It sees two sides. On the server: each script that ran, in order, with its reply. From the replies the checker
+//! derives the holder and the queue itself, and compares them with the keys after the script. On the clients: the
+//! guards, and until when they are valid. It compares both at each event, so it finds a violation at once, not by its
 //! consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,44 +15,43 @@ use crate::asked::Asked;
 use crate::keys::{Keys, client_of, grant_ttl_of, is_of_a_handle, ticket_of};
 use crate::sightings::{Sightings, untrue};
 
-/// The lease of a hold whose lease was refused: the next acquire or poll sets one.
+/// The lease of a hold whose PEXPIRE the server refused: the next acquire or poll sets one.
 const WITHOUT_LEASE: i64 = i64::MAX / 2000;
 const MOST_VIOLATIONS: usize = 4;
-/// Without faults a released hold is gone by then, in ms, even if a failover brought it back.
+/// Without faults a released hold ends within this time, in ms, even if a failover brought it back.
 const GHOSTS_LIVE: i64 = 1000;
-/// The same of a place that a failover brought back, from when it is granted the lock: a message and a leave.
+/// The same for a place that a failover brought back, from its grant on: a message and a leave.
 const GHOSTS_ARE_GRANTED: i64 = 100;
-/// What is added where another node took over: the client has to hear of that first. In ms.
+/// Added if another node took over: the client has to learn of that first. In ms.
 const LOOKED_AFTER: i64 = 1000;
-/// Each move of a key cuts what it has left to live to whole ms.
+/// Each move of a key cuts its remaining time to whole ms.
 const ROUNDED: i64 = 8;
-/// How long a call that a slot on the move made wait may go on to wait, in ms: until its next try.
+/// How long a call that waited because its slot moved may wait on, in ms: until its next try.
 const TRIED_AGAIN: i64 = 3000;
-/// An answer that is older than this may be off by the drift of the clocks.
+/// An older answer may be off by the drift of the clocks.
 const LEARNT_WITHIN: i64 = 10_000;
 /// How long an overloaded client may be busy with a failover, in ms.
 const STALLED: i64 = 5000;
-/// Without faults a request is answered by then.
+/// Without faults the server answers a request within this time.
 const ANSWERED: Duration = Duration::from_millis(100);
 
-/// Holders are notified of a loss on the server by then, once nothing hinders their requests any more (P8).
+/// A holder learns of a loss on the server within this time, once nothing hinders its requests any more (P8).
 const TOLD_WITHIN: Duration = Duration::from_millis(300);
-/// A renewed hold is asked about again by then: a third of the longest lease.
+/// The client asks again about a renewed hold within this time: a third of the longest lease.
 const RENEWED_WITHIN: Duration = Duration::from_millis(1334);
-/// How much earlier a hold may end than it should. A lease counts from its request, whose answer may take [`ANSWERED`] each way.
+/// How much too early a hold may end. A lease counts from its request, whose answer may take [`ANSWERED`] each way.
 const EARLY: Duration = Duration::from_millis(200);
-/// The cost to others of a future that is not polled, in ms: 250, a message to it, and a request that releases the
-/// lock.
+/// What an unpolled future costs others, in ms: 250, a message to it, and a request that releases the lock.
 const MOMENT: i64 = 250 + 100;
-/// Where it may cost a lease.
+/// The same if it may cost a lease.
 const LEASE: i64 = 4000 + 500;
 
-/// The state of one lock on the server, derived from its replies.
+/// One lock on the server, as its replies describe it.
 #[derive(Clone, Default)]
 struct Lock {
-    /// The greatest token ever given (P2).
+    /// The greatest token ever granted (P2).
     newest: u64,
-    /// The greatest that this server knows of: what a failover lost is not part of it.
+    /// The greatest that this server knows: a failover may have lost greater ones.
     known: u64,
     holder: Option<Holder>,
     /// All places, oldest first.
@@ -61,51 +60,51 @@ struct Lock {
     clients: BTreeMap<String, Client>,
     /// Common time, ms: when the keys of the queue expire.
     queue_until: i64,
-    /// The seq up to which each owner has left. Requests up to there must not be served (R2, R3).
+    /// The seq up to which each owner has left. The server must not serve requests up to there (R2, R3).
     tombstones: BTreeMap<String, Tombstone>,
     resource: Resource,
-    /// The greatest floor in any reply: all later grants are above it (R7).
+    /// The greatest floor in any reply: every later grant has a greater token (R7).
     floor: u64,
-    /// A script was refused half-way, or a key was deleted by hand: places and tickets are not what the replies say.
-    /// It ends when they agree again.
+    /// The server refused a script half-way, or someone deleted a key: places and tickets may differ from the replies,
+    /// until they agree again.
     inexact: bool,
-    /// Its list was deleted by hand, and no client has asked since.
+    /// Someone deleted its list, and no client has asked since.
     list_deleted: bool,
-    /// Polls of its client since one asked for it, by ticket.
+    /// By ticket: its client's polls since the last one that asked for it.
     not_asked_for: BTreeMap<String, usize>,
-    /// Places that were dead as the script began, whose client it heard.
+    /// Places that were dead when the script began, whose client then sent this request.
     excused: BTreeSet<String>,
     /// Tickets that a failover brought back.
     ghosts: BTreeSet<String>,
-    /// Holds that a failover brought back, or that were given to tickets which it brought back, by token; and until
-    /// when their leases may end unused (server time, ms), since their clients have yet to learn of them.
+    /// Holds that a failover brought back, or that such tickets got, by token; and until when their leases may end
+    /// unused (server time, ms), since their clients have yet to learn of them.
     restored: BTreeMap<u64, i64>,
-    /// The furthest deadline of a client that the sorted set has, in ms, and until when a silence is forgiven.
+    /// The furthest deadline of a client in the sorted set, in ms, and until when the scripts forgive a silence.
     last_heard: i64,
     forgiven_until: i64,
-    /// But for clients with a deadline before it: they were forgiven an earlier one.
+    /// Except for clients with an earlier deadline: they already got this for the silence before.
     spent: i64,
     /// When the present script runs (server time, microseconds), and until when it must take no other client for dead
-    /// (ms), but for those with a deadline before `pardoned_from`.
+    /// (ms), except those with a deadline before `pardoned_from`.
     at: i64,
     pardoned_until: i64,
     pardoned_from: i64,
-    /// The node of the cluster that serves it. 0 where there is one server.
+    /// The node of the cluster that serves it; 0 without a cluster.
     node: usize,
     /// Its slot moves, or did until a moment ago (common time, ms): calls wait.
     stalled_until: i64,
-    /// Its lease, and the lifetimes of its queue, are a little less than replies said: the keys have moved.
+    /// After a move of the keys, its lease and the lifetimes of its queue are slightly shorter than the replies stated.
     lease_is_rounded: bool,
     queue_is_rounded: bool,
-    /// The stored token was lost, and none given since.
+    /// A loss of data took the stored token, and no grant has followed.
     token_is_lost: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Tombstone {
     seq: u64,
-    /// Common time, ms. From then on no copy is served, by the clock of the node that was asked. If that of the node with
-    /// the copy is behind, and the slot comes back to it, it may be served all the same.
+    /// Common time, ms. From then on no node serves a copy, by the clock of the node that wrote this. If the slot comes
+    /// back to a node whose clock is behind, that node may still serve one.
     until: i64,
 }
 
@@ -115,7 +114,7 @@ struct Holder {
     token: u64,
     /// Common time, ms.
     until: i64,
-    /// As the keys say.
+    /// As the keys state.
     holds: u32,
 }
 
@@ -128,20 +127,20 @@ struct Waiter {
 
 #[derive(Clone, Copy, Default)]
 struct Client {
-    /// Server time, ms: dead unless it is heard until then.
+    /// Server time, ms: it dies then, unless it sends a request before.
     until: i64,
-    /// A message had no subscriber, and the client was not heard since.
+    /// A message found no subscriber, and the client has sent no request since.
     unreachable: bool,
 }
 
 impl Client {
     fn lives(self, at: i64) -> bool {
-        // In microseconds. What is left must be worth a lease of 1 ms.
+        // In microseconds. At least 1 ms must be left for a lease.
         1000 * self.until - at >= 1000
     }
 }
 
-/// What the lock protects: a counter that refuses tokens smaller than one it has seen.
+/// What the lock protects: a counter that refuses tokens below one it has seen.
 #[derive(Clone, Default)]
 struct Resource {
     newest: u64,
@@ -161,18 +160,18 @@ pub struct Claim {
     pub held: Held,
     pub began: Duration,
     pub lease: Duration,
-    /// It is renewed, or ends after its lease.
+    /// Its client renews it; otherwise it ends after its lease.
     pub is_renewed: bool,
-    /// Between these `max_hold` ends it, if it is renewed.
+    /// If renewed: `max_hold` ends it between these two.
     pub ends: Option<(Duration, Duration)>,
 }
 
-/// What a future that is not polled may cost those behind it.
+/// What an unpolled future may cost the waiters after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cost {
     /// It waits for the lock: a moment, once.
     Moment,
-    /// It has a part of what it wants, or is about to release it.
+    /// It has a part of the names it wants, or is about to release one.
     Lease,
     /// It holds the lock.
     All,
@@ -182,116 +181,116 @@ struct Resting {
     cost: Cost,
     /// Common time, ms.
     since: i64,
-    /// How often it was its turn.
+    /// How often its turn came.
     turns: u32,
 }
 
-/// Common time is that of a server without a clock of its own: see `World::server_ms`.
+/// Common time is the time of a server without a clock of its own: see `World::server_ms`.
 #[derive(Default)]
 pub struct Checker {
     locks: BTreeMap<String, Lock>,
     claims: Vec<Claim>,
-    /// Ended by force_unlock or lost with the server's data. Their holders learn of it later, so P1 and R5 do not
-    /// apply to them.
+    /// Holds that `force_unlock` or a loss of data ended. Their holders learn of it later, so P1 and R5 do not apply to
+    /// them.
     void: BTreeSet<Hold>,
-    /// Holds that could not be renewed in time, because the server was away.
+    /// Holds that their clients could not renew in time, because the server was away.
     cut_short: BTreeSet<Hold>,
-    /// Lost holds: since when the server has no record of them, or a shorter lease. Not those whose holders cannot
-    /// learn of it.
+    /// Lost holds: since when the server lacks their record, or has a shorter lease. Only those whose holders can learn
+    /// of it.
     ended_at: BTreeMap<Hold, Duration>,
-    /// Lost by a flush while this client was connected, and when. Its holder learns of it by its next renewal, or as its
-    /// client connects again.
+    /// Holds lost by a flush while this client was connected, and when. The holder learns of it by its next renewal, or
+    /// when its client connects again.
     flushed_at: BTreeMap<Hold, (String, Duration)>,
     /// Until when something hinders the requests of a client, renewals above all.
     hindered: BTreeMap<String, Duration>,
-    /// Clients whose processes stand still.
+    /// Clients whose processes are paused.
     pub paused: BTreeSet<String>,
-    /// Claims that have been found lost.
+    /// Claims that the checker has found lost.
     judged: BTreeSet<Hold>,
-    /// Futures that are not polled, by owner.
+    /// Futures that nobody polls, by owner.
     resting: BTreeMap<String, Resting>,
     /// The time of the last check.
     pub now: Duration,
-    /// Lost holds that a failover has lost: the server has no record of them any more.
+    /// Lost holds whose record a failover lost as well.
     forgotten: BTreeSet<Hold>,
     /// Lost holds that the server has again, with a shorter lease than before. They count from their next renewal.
     shortened: BTreeSet<Hold>,
     /// Holds that had ended, until a failover brought them back.
     returned: BTreeSet<Hold>,
     pub last_asked: Asked,
-    /// Owners of handles of which a call has said that they have nothing, with their locks. Until the server has lost data.
+    /// Owners of handles that hold nothing, as a call has reported, with their locks. Cleared when the server loses
+    /// data.
     lost_handles: BTreeSet<(String, String)>,
-    /// A failover has lost the last change of their counts.
+    /// A failover lost the last change of their counts.
     miscounted: BTreeSet<Hold>,
     /// Holds without a guard, and since when (common time, ms).
     unclaimed: BTreeMap<Hold, i64>,
-    /// Holds that began by the answer to an acquire. A future that does not look at that answer costs a lease.
+    /// Holds that began with the answer to an acquire. A future that does not read that answer costs a lease.
     answered: BTreeSet<Hold>,
-    /// What the server had given to futures that have rested then.
+    /// Holds of futures that were unpolled, as of when they went on.
     rested_with: BTreeSet<Hold>,
-    /// Clients and actors that ask for several names now, and may have some of them already.
+    /// Clients and actors that ask for several names now, and may hold some of them already.
     gathering: BTreeSet<(String, usize)>,
-    /// How long such a hold may stay, without faults, in ms.
+    /// How long a hold that its owner gave back may stay, without faults, in ms.
     ghosts_live: i64,
     /// Its locks may move to a node with another clock.
     moves: bool,
-    /// Lost with the server's data, of clients with `strict_restart`: P1 applies to these.
+    /// Holds lost with the server's data, of clients with `strict_restart`: P1 applies to these.
     lost_with_data: BTreeSet<Hold>,
-    /// Server time, ms: no lock must be granted before (R14), and the end of the freeze that the server had last.
+    /// Server time, ms: the server must grant no lock before this (R14), and the last end of the freeze that it stated.
     must_freeze_until: i64,
     frozen_until: i64,
-    /// How often a forgotten hold was relied on while the server was frozen.
+    /// How often an actor relied on a forgotten hold while the server was frozen.
     pub forgotten_holds: u64,
-    /// Holds, by lock key and token, that a script which was refused half-way may have ended.
+    /// Holds, by lock key and token, that a script may have ended before the server refused the rest of it.
     perhaps_ended: BTreeSet<(String, u64)>,
     /// Holds whose unlock answered `Freed`, and when.
     freed: BTreeMap<Hold, std::time::Instant>,
     /// Node and client.
     connected: BTreeSet<(usize, String)>,
-    /// The node that runs the present script, and by how many ms its clock is ahead of the common time. What Redis keeps
-    /// as a time to live moves with a key and is kept here in common time. The deadlines of clients in the sorted set are
-    /// numbers, which are compared with the clock of the node that has them.
+    /// The node that runs the present script, and by how many ms its clock is ahead of the common time. A TTL moves
+    /// with its key, so the checker keeps it in common time. The deadlines of clients are numbers in the sorted set,
+    /// which each node compares with its own clock.
     node: usize,
     ahead: i64,
-    /// The requests that another node had sent here, by client and number, and when the client had sent them first: they carry the
-    /// time of that node.
+    /// Requests that another node redirected here, by client and number, and when the client first sent them: they
+    /// carry the time of that node.
     redirected: BTreeMap<(String, String), std::time::Instant>,
-    /// When a client last had an answer with the time of a node (common time, ms).
+    /// When a client last got an answer with the time of a node (common time, ms).
     learnt: BTreeMap<(String, usize), i64>,
-    /// Clients that may have so few requests in flight that a crowd of callers does not get a turn in time.
+    /// Clients limited to so few requests in flight that a crowd of callers does not get its turn in time.
     pub overloaded: BTreeSet<String>,
     /// When the last failover ended (server time, ms).
     failed_over: Option<i64>,
-    /// The acquire requests that have run, by client and number.
+    /// The acquire requests that ran, by client and number.
     requests: BTreeSet<(String, String)>,
     /// The owner of each hold.
     owners: BTreeMap<Hold, String>,
-    /// R11: owners that were notified of a loss, and owners that sent a leave because of a loss.
+    /// R11: owners that learned of a loss, and owners that sent a leave because of one.
     lost: BTreeSet<String>,
     left_after_loss: BTreeSet<String>,
-    /// The calm phase has lasted long enough that no effect of a fault is left.
+    /// The calm phase has lasted long enough that no fault has an effect any more.
     pub settled: bool,
     pub violations: Vec<String>,
     pub grants: u64,
     pub handed_over: u64,
     pub expiries: u64,
-    /// The owners that the keys of each name had after the last script, and until when (common time, ms).
+    /// The owners that each name's keys had after the last script, and until when (common time, ms).
     there: BTreeMap<String, Vec<(String, i64)>>,
     /// In common time.
     seen: Sightings,
     /// How often an actor got the lock.
     pub sections: u64,
-    /// Holds that a failover brought back after their owners had given them back.
+    /// Stale holds: a failover brought them back after their owners had given them back.
     pub ghosts: u64,
 }
 
-/// What the checker knew at one time.
 pub struct Remembered {
     locks: BTreeMap<String, Lock>,
     perhaps_ended: BTreeSet<Hold>,
 }
 
-/// A server took over that is behind.
+/// A server with older data took over.
 pub struct Failover {
     pub then: Remembered,
     /// Common time, ms.
@@ -299,7 +298,8 @@ pub struct Failover {
     pub strict: bool,
     /// The node that failed.
     pub node: usize,
-    /// Another node has its slots now. Otherwise it is at the same place, and clients know by their connections.
+    /// Another node has its slots now. Otherwise its successor has the same address, and clients know by their
+    /// connections.
     pub elsewhere: bool,
 }
 
@@ -307,7 +307,7 @@ fn number<T: std::str::FromStr + Default>(words: &[String], index: usize) -> T {
     words.get(index).and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-/// Where they are in the settings that a client sends along.
+/// Positions in the settings that a client sends along.
 const WAITER_TTL: usize = 0;
 const MAX_WAITERS: usize = 1;
 
@@ -332,7 +332,8 @@ impl Lock {
         client
     }
 
-    /// No client was heard for half a `waiter_ttl`, for the first time since one was, and no silence is being forgiven.
+    /// For half a `waiter_ttl` no client has sent a request, for the first time since the last request, and no script
+    /// forgives a silence now.
     fn is_silent(&self, waiter_ttl: i64) -> bool {
         let (heard, noted) = (self.last_heard, self.forgiven_until);
         heard > noted && 1000 * noted <= self.at && 1000 * heard - self.at <= 500 * waiter_ttl
@@ -370,8 +371,8 @@ impl Checker {
         }
     }
 
-    /// The client is gone (server time, ms). What was granted a moment before to a place that a failover had brought
-    /// back cannot be released: the message was on its way.
+    /// The client is gone (server time, ms). If it got a grant a moment ago for a place that a failover had brought
+    /// back, it cannot release that: the message was on its way.
     pub fn gone(&mut self, node: usize, client: &str, at: i64) {
         for lock in self.locks.values_mut().filter(|lock| lock.node == node) {
             let Some(holder) = lock.holder.as_ref().filter(|holder| client_of(&holder.owner) == client) else {
@@ -396,13 +397,13 @@ impl Checker {
         ran.at / 1000 - self.ahead
     }
 
-    /// Who has this name, or a place there, until the change that comes now.
+    /// Records who had this name, or a place there, until the change that comes now.
     fn see(&mut self, key: &str, now: i64) {
         let there = self.there.get(key).into_iter().flatten();
         self.seen.note(key, now, there.map(|(owner, until)| (owner, *until)));
     }
 
-    /// This key is lost, or another than before.
+    /// This key is lost or replaced.
     fn is_replaced(&mut self, key: &str, now: i64) {
         self.see(key, now);
         self.there.remove(key);
@@ -414,10 +415,10 @@ impl Checker {
         keys.iter().for_each(|key| self.is_replaced(key, now));
     }
 
-    /// Who has this name, or a place there, after a script.
+    /// Records who has this name, or a place there, after a script.
     fn note_who_is_there(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
         let until = if keys.lease < 0 { i64::MAX } else { self.now(ran) + keys.lease };
-        // A script that was refused half-way may leave a grant without an owner.
+        // A script that the server refused half-way may leave a grant without an owner.
         let nobody = (keys.token > 0 && keys.owners.is_empty()).then(String::new);
         let holders = keys.owners.iter().cloned().chain(nobody).map(|owner| (owner, until));
         let waiting = keys.places.iter().filter_map(|place| place.ticket.rsplit_once(':'));
@@ -425,22 +426,22 @@ impl Checker {
         self.there.insert(key.to_owned(), there);
     }
 
-    /// Whether others than this owner have had one of these names since then (common time, ms), or a place there, or the server
-    /// grants nothing.
+    /// Whether other owners have had one of these names since then (common time, ms), or a place there, or the server
+    /// granted nothing.
     pub fn had_others(&mut self, keys: &[String], owner: &str, since: i64, now: i64) -> bool {
         keys.iter().for_each(|key| self.see(key, now));
         let is_frozen = since <= self.frozen_until.max(self.must_freeze_until);
         is_frozen || self.seen.had_others(keys, owner, since)
     }
 
-    /// A call of this owner that began then was told that others had one of these names.
+    /// A call of this owner that began then reported that others had one of these names.
     pub fn check_timeout(&mut self, keys: &[String], owner: &str, begun: i64, now: i64) {
         if !self.had_others(keys, owner, begun, now) {
             self.violated("errors", untrue(owner, keys));
         }
     }
 
-    /// R16: a call has said that this handle holds nothing.
+    /// R16: a call has reported that this handle holds nothing.
     pub fn handle_is_lost(&mut self, key: &str, owner: String) {
         self.lost_handles.insert((key.to_owned(), owner));
     }
@@ -456,7 +457,7 @@ impl Checker {
             lock.clients.clear();
             lock.tombstones.clear();
             lock.token_is_lost = true;
-            // The server of a quorum may have got a token that is ahead of its own clock.
+            // In a quorum, this server may have got a token ahead of its own clock.
             lock.known = 0;
             lock.inexact = false;
             lock.list_deleted = false;
@@ -477,19 +478,19 @@ impl Checker {
         Remembered { locks: self.locks.clone(), perhaps_ended: self.perhaps_ended.clone() }
     }
 
-    /// The server has the state of then. What was acquired, renewed or counted since is lost, and what was released
-    /// since is there again. All else is checked as before.
+    /// The server has the state of the snapshot again. Later acquires, renewals and counts are lost, and later releases
+    /// are undone. The checker checks everything else as before.
     pub fn failed_over(&mut self, Failover { mut then, at, strict, node, elsewhere }: Failover) {
         self.all_are_replaced(node, at);
         self.frozen_until = 0;
         let void = if strict { &mut self.lost_with_data } else { &mut self.void };
         self.perhaps_ended = then.perhaps_ended;
         self.failed_over = Some(at);
-        // Places that were left may be back, also of futures that have had their turn.
+        // Places that their owners left may be back, even those of futures that have had their turn.
         self.resting.values_mut().for_each(|rest| rest.turns = 0);
         let ghosts_live = if elsewhere { GHOSTS_LIVE + LOOKED_AFTER } else { GHOSTS_LIVE };
         for (key, lock) in self.locks.iter_mut().filter(|(_, lock)| lock.node == node) {
-            // What has come to this node since is lost altogether.
+            // Names that came to this node since the snapshot are lost altogether.
             let then = then.locks.remove(key).filter(|then| then.node == node).unwrap_or_default();
             let Lock { known, holder, queue, clients, queue_until, inexact, list_deleted, tombstones, .. } = then;
             (lock.last_heard, lock.forgiven_until, lock.spent) = (then.last_heard, then.forgiven_until, then.spent);
@@ -509,7 +510,7 @@ impl Checker {
             if let Some(lost) = lost.as_ref().filter(|lost| !is_same(lost)) {
                 void.insert((key.clone(), lost.token));
                 self.ended_at.insert((key.clone(), lost.token), self.now);
-                // If another node took over, the notification may come a moment before the client knows of that.
+                // If another node took over, the notification may arrive a moment before the client knows of that.
                 if !elsewhere {
                     self.forgotten.insert((key.clone(), lost.token));
                 }
@@ -517,7 +518,7 @@ impl Checker {
             let Some(holder) = &lock.holder else { continue };
             let hold = (key.clone(), holder.token);
             self.forgotten.remove(&hold);
-            // A void hold may count again, and its lease is not that of then.
+            // A void hold may count again, with a lease other than the one it had then.
             if kept.is_some_and(|kept| kept.until > holder.until) || void.contains(&hold) {
                 void.insert(hold.clone());
                 self.ended_at.insert(hold.clone(), self.now);
@@ -527,7 +528,8 @@ impl Checker {
                 self.miscounted.insert(hold.clone());
             }
             self.ghosts += u64::from(kept.is_none());
-            // What was attached since belongs to its handle again. Nobody has that any more, so it ends with its lease.
+            // A hold attached since the snapshot belongs to its handle again. Nobody has that handle any more, so the
+            // hold ends with its lease.
             let is_of_another = kept.is_some_and(|kept| kept.owner != holder.owner);
             if is_of_another {
                 lock.restored.insert(holder.token, holder.until.max(at + ghosts_live));
@@ -538,19 +540,19 @@ impl Checker {
         }
     }
 
-    /// The server goes down, for `longest` at most. A client that asks right after has an answer soon.
+    /// The server goes down, for `longest` at most. A client that asks right afterwards gets an answer soon.
     pub fn goes_down(&mut self, longest: Duration) {
         let ends_soon = |claim: &&Claim| claim.held.valid_for() < longest + ANSWERED;
         self.cut_short.extend(self.claims.iter().filter(ends_soon).map(Claim::hold));
     }
 
-    /// All callers of an overloaded client ask anew after a failover, with a turn for a few at a time: its renewals and
-    /// leaves may be late.
+    /// After a failover all callers of an overloaded client ask again, a few at a time: its renewals and leaves may be
+    /// late.
     pub fn is_stalled(&self, client: &str, at: i64) -> bool {
         self.overloaded.contains(client) && self.failed_over.is_some_and(|ended| at - ended < STALLED)
     }
 
-    /// Ended by force, lost with the server's data, or not renewed in time because it was away.
+    /// Ended by force, lost with the server's data, or not renewed in time because the server was away.
     pub fn may_be_lost(&self, lock: &str, token: u64) -> bool {
         let hold = (lock.to_owned(), token);
         self.void.contains(&hold) || self.lost_with_data.contains(&hold) || self.cut_short.contains(&hold)
@@ -560,7 +562,7 @@ impl Checker {
         self.miscounted.contains(&(lock.to_owned(), token))
     }
 
-    /// An actor begins to ask for several names: it may have some of them without a claim.
+    /// An actor begins to ask for several names: it may hold some of them without a claim.
     pub fn gathers(&mut self, process: &str, actor: usize) {
         self.gathering.insert((process.to_owned(), actor));
     }
@@ -569,7 +571,7 @@ impl Checker {
         self.gathering.remove(&(process.to_owned(), actor));
     }
 
-    /// P5: no client that is connected leaves a hold on the server that none of its actors has. Called again and again.
+    /// P5: no connected client leaves a hold on the server that none of its actors has. Runs again and again.
     pub fn check_unclaimed(&mut self, at: i64) {
         let holders = self.locks.iter().filter_map(|(key, lock)| Some((key, lock.holder.as_ref()?)));
         let open = holders.filter(|(_, holder)| {
@@ -596,25 +598,26 @@ impl Checker {
         }
     }
 
-    /// When a hold must be gone that no client has since `since`.
+    /// When a hold must be gone that no actor has had since `since`.
     fn must_be_gone(&self, hold: &Hold, since: i64) -> i64 {
         let is_restored = self.locks.get(&hold.0).is_some_and(|lock| lock.restored.contains_key(&hold.1));
         match self.owners.get(hold).and_then(|owner| self.resting.get(owner)) {
             Some(rest) if rest.cost != Cost::Moment || self.answered.contains(hold) => since.max(rest.since) + LEASE,
             Some(rest) if !is_restored => since.max(rest.since) + MOMENT,
             None if self.rested_with.contains(hold) => since + LEASE,
-            // Nobody else could have it before the end of a freeze (R14). Its waiter asks about it until then, and leaves.
+            // Before the end of a freeze nobody else could have it (R14). Its waiter asks about it until then, and
+            // leaves.
             _ => since.max(self.frozen_until) + self.ghosts_live,
         }
     }
 
-    /// A future of this owner is not polled for a while.
+    /// Nobody polls a future of this owner for a while.
     pub fn rests_on(&mut self, owner: &str, cost: Cost, since: i64) {
         self.resting.insert(owner.to_owned(), Resting { cost, since, turns: 0 });
     }
 
-    /// Whether a release may have had no answer since another call of this client rests: that has the turn for a moment, which may be
-    /// longer than the client waits for an answer.
+    /// Whether a release may lack an answer because another call of this client is not polled: that call has the turn
+    /// for a moment, which may exceed the client's patience for an answer.
     pub fn is_behind_one_that_rests(&self, client: &str, error: &UnlockError) -> bool {
         matches!(error, UnlockError::Unknown { .. }) && self.resting.keys().any(|owner| client_of(owner) == client)
     }
@@ -626,9 +629,10 @@ impl Checker {
         self.rested_with.extend(theirs.map(|(key, holder)| (key.clone(), holder.token)));
     }
 
-    /// It is the turn of an owner. A future that is not polled costs a moment once (P6, decision 84).
+    /// It is an owner's turn. An unpolled future costs a moment once (P6, decision 84).
     fn has_its_turn(&mut self, key: &str, owner: &str, now: i64) {
-        // Or of an earlier attempt of the owner, which was given up while the slot moved: its leave may have to wait.
+        // It may be an earlier attempt's turn, which the owner gave up while the slot moved: its leave may have to
+        // wait.
         if now < self.lock(key).stalled_until {
             return;
         }
@@ -645,8 +649,8 @@ impl Checker {
         *hindered = until.max(*hindered);
     }
 
-    /// P8: a guard ends early only for a cause, and soon where there is one. Called again and again. In a cluster slots move, and
-    /// in a scenario each step says what must be.
+    /// P8: a guard ends early only for a cause, and soon if there is one. Runs again and again. Not in a cluster, where
+    /// slots move; in a scenario each step states what must hold.
     pub fn check_causes(&mut self, now: Duration) {
         self.now = now;
         let mut wrong = Vec::new();
@@ -664,7 +668,7 @@ impl Checker {
                 let since =
                     self.ended_at.get(&hold).copied().or_else(|| self.flushed_at.get(&hold).and_then(renewed_at));
                 let since = since.filter(|_| !is_held).map(|since| last.max(since).max(claim.began));
-                // A request without an answer is repeated after a pause, which depends on the lease.
+                // The client repeats an unanswered request after a pause that depends on the lease.
                 let told_within = TOLD_WITHIN + (claim.lease / 30).min(Duration::from_millis(500));
                 if since.is_some_and(|since| now > since.saturating_add(told_within)) {
                     wrong.push(format!("actor {actor} still relies on {token}, which the server has lost: {since:?}"));
@@ -703,41 +707,41 @@ impl Checker {
     pub fn has_moved(&mut self, key: &str, node: usize) {
         let lock = self.lock(key);
         lock.node = node;
-        // While the lock was free the floor was the clock of the node before, which may be ahead. A message of this one is
-        // then perhaps not trusted until it has answered, and costs a round trip.
+        // While the lock was free, the floor was the clock of the node before, which may be ahead. Then the client may
+        // not trust a message of this node until it has answered, at the cost of a round trip.
         lock.floor = lock.floor.min(lock.newest);
     }
 
-    /// P2 holds as far as the nodes' clocks agree: whether a node with this clock (ms) gives greater tokens for each
-    /// lock of a node, even without their records.
+    /// P2 holds as far as the nodes' clocks agree: whether a node with this clock (ms) grants greater tokens than all
+    /// locks of a node have, even without their records.
     pub fn outgrows_all_of(&self, node: usize, clock: i64) -> bool {
         self.locks.values().filter(|lock| lock.node == node).all(|lock| lock.newest < 1000 * clock as u64)
     }
 
-    /// The same for a lock that goes there with its keys: its last token may be lost.
+    /// The same for a lock that moves there with its keys: its last token may be lost.
     pub fn outgrows(&self, key: &str, clock: i64) -> bool {
         self.locks.get(key).is_none_or(|lock| !lock.token_is_lost || lock.newest < 1000 * clock as u64)
     }
 
-    /// Its move is over, and everybody may know.
+    /// Its move has ended, and everybody may know.
     pub fn rests(&mut self, key: &str, at: i64) {
         self.lock(key).stalled_until = at + TRIED_AGAIN;
     }
 
-    /// A node has sent a request elsewhere.
+    /// A node redirected a request.
     pub fn redirected(&mut self, client: &str, request: &str, sent: std::time::Instant) {
         self.redirected.entry((client.to_owned(), request.to_owned())).or_insert(sent);
     }
 
-    /// The server was started anew or lost its data: it grants nothing until then.
+    /// The server restarted or lost its data: it grants nothing until then.
     pub fn must_freeze(&mut self, until: i64) {
         self.must_freeze_until = until;
         let forgotten = |claim: &&Claim| self.lost_with_data.contains(&claim.hold()) && claim.held.is_valid();
         self.forgotten_holds += self.claims.iter().filter(forgotten).count() as u64;
     }
 
-    /// R14: the instant is late enough, and it never comes nearer. Without a record nothing is granted, as `begins`
-    /// checks.
+    /// R14: the freeze is long enough, and its end never comes nearer. Without a record the server grants nothing, as
+    /// `begins` checks.
     fn check_freeze(&mut self, keys: &Keys) {
         if self.must_freeze_until == 0 || keys.frozen_until == 0 {
             return;
@@ -783,12 +787,12 @@ impl Checker {
         }
     }
 
-    /// Places and tickets of this lock are what the replies say.
+    /// Whether places and tickets of this lock agree with the replies.
     pub fn is_exact(&self, key: &str) -> bool {
         self.locks.get(key).is_none_or(|lock| !lock.inexact && !lock.queue_is_rounded)
     }
 
-    /// A process died, and with it its claims. The caller drops them after it has let go of the checker: dropping the
+    /// A process died, and its claims with it. The caller drops them after it has let go of the checker: dropping the
     /// last claim closes a client, and that event needs the checker again.
     #[must_use]
     pub fn died(&mut self, process: &str) -> Vec<Claim> {
@@ -800,7 +804,7 @@ impl Checker {
         let name = &ran.keys[0];
         (self.node, self.ahead) = (node, ahead);
         self.see(name, self.now(ran));
-        // The clients' deadlines are those of the node that has the slot, and a renewal need not run there.
+        // The clients' deadlines are at the node that has the slot, and a renewal may run on another one.
         let has_queue = ran.script != "renew" || node == self.node_of(name);
         if has_queue {
             self.expire_queue(name, ran);
@@ -823,7 +827,7 @@ impl Checker {
         self.check_passed_on(name, ran, keys);
     }
 
-    /// P3, P6: a silence is forgiven, and nothing else is.
+    /// P3, P6: the script forgives a silence, and nothing else.
     fn check_silence(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
         let waiter_ttl = setting(ran, WAITER_TTL);
         let lock = self.lock(key);
@@ -836,15 +840,15 @@ impl Checker {
             (lock.forgiven_until, lock.spent)
         };
         let heard = (lock.last_heard, lock.forgiven_until, lock.at / 1000, keys.forgiven_until);
-        // As the keys say, since a script that saw a silence need not have noted it: it was late. And the one before, which was over
-        // by the clock of that node, may not be over by that of the next.
+        // As the keys state, since a script that saw a silence may not have noted it: it was late. And a silence that
+        // has ended by the clock of one node may go on by the clock of the next.
         (lock.last_heard, lock.forgiven_until, lock.spent) = (keys.last_heard, keys.forgiven_until, keys.spent);
         if is_new && !is_silent && !lock.inexact {
             self.violated("P6", format!("a silence on {key} was forgiven, and somebody had been heard: {heard:?}"));
         }
     }
 
-    /// P10: the keys of the queue outlive all that wait.
+    /// P10: the keys of the queue outlive all waiters.
     fn expire_queue(&mut self, key: &str, ran: &Ran<'_>) {
         let now = self.now(ran);
         let lock = self.lock(key);
@@ -852,7 +856,7 @@ impl Checker {
         if lock.inexact || lock.queue.is_empty() || now < lock.queue_until - slack {
             return;
         }
-        // The keys say whether it has.
+        // The keys show whether it has expired.
         if slack > 0 {
             lock.inexact = true;
             return;
@@ -864,7 +868,7 @@ impl Checker {
         }
     }
 
-    /// R2: a client that has learnt the clock of a node is not refused as late there. Checked without faults.
+    /// R2: a node does not refuse a client as late once the client has learnt its clock. Checked without faults.
     fn check_clock(&mut self, ran: &Ran<'_>, reply: &[String]) {
         let (now, learner) = (self.now(ran), (ran.client.to_owned(), self.node));
         let is_redirected = self.redirected.contains_key(&(ran.client.to_owned(), ran.args[0].clone()));
@@ -872,7 +876,7 @@ impl Checker {
         if reply[0] == "late" && self.settled && has_learnt && !is_redirected {
             self.violated("R2", format!("{} knows the clock of node {}, and came late", ran.client, self.node));
         }
-        // 0: this answer has no time. An answer to a request that was sent before the calm phase does not count.
+        // 0: an answer without a time. An answer to a request from before the calm phase does not count.
         if self.settled && reply[2] != "0" {
             self.learnt.insert(learner, now);
         }
@@ -894,8 +898,8 @@ impl Checker {
                 self.grants_published(key, ran);
             }
             "release" => {
-                // Only a release that knows of a late copy takes its ticket out of the queue (R3): its argument has a
-                // space. A release that leaves some holds has none.
+                // Only a release that knows of a late copy takes its ticket out of the queue (R3): its argument
+                // contains a space. The argument of a release that leaves some holds does not.
                 let special = ran.args.get(4).map_or("", String::as_str);
                 let purged = special.split_once(' ').map_or("", |(_, place)| ticket_of(place));
                 let holds = special.split_once(':').filter(|_| purged.is_empty());
@@ -911,7 +915,7 @@ impl Checker {
             "force_unlock" => {
                 if status == "freed" {
                     let hold = (key.to_owned(), number(reply, 4));
-                    // A connected client is notified by a message, which may be lost.
+                    // A connected client gets a message, which may be lost.
                     let owner = self.owners.get(&hold).map_or("", |owner| client_of(owner));
                     if !self.is_connected(self.node, owner) {
                         self.ended_at.insert(hold.clone(), self.now);
@@ -937,8 +941,8 @@ impl Checker {
         }
     }
 
-    /// A script that was refused half-way has done an unknown part of its work: it may have taken tickets out, or
-    /// ended the hold of its owner. What follows is not held against it until the keys say more.
+    /// A script that the server refused half-way has done an unknown part of its work: it may have taken tickets out,
+    /// or ended its owner's hold. The checker accepts either, until the keys show more.
     fn refused(&mut self, key: &str, ran: &Ran<'_>) {
         let owner = match ran.script {
             "acquire" | "leave" => ran.args.get(2),
@@ -951,10 +955,10 @@ impl Checker {
         if let Some(token) = lock.holder.as_ref().filter(ended).map(|holder| holder.token) {
             self.perhaps_ended.insert((key.to_owned(), token));
             if ran.script == "force_unlock" {
-                // Ended, and its holder not notified: P1 does not apply to it.
+                // Ended without a message to its holder: P1 does not apply to it.
                 self.void.insert((key.to_owned(), token));
             }
-            // It was handed over before the refusal.
+            // The script handed it over before the refusal.
             if ran.published.iter().any(|published| published.message.starts_with("grant ")) {
                 self.lock(key).holder = None;
             }
@@ -962,7 +966,7 @@ impl Checker {
         self.grants_published(key, ran);
     }
 
-    /// The hash says the same as the replies.
+    /// Checks that the hash agrees with the replies.
     fn compare_holder(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
         let now = self.now(ran);
         if keys.owners.len() > 1 {
@@ -971,7 +975,7 @@ impl Checker {
         let lock = self.lock(key);
         let slack = if std::mem::take(&mut lock.lease_is_rounded) { ROUNDED } else { 0 };
         let told = lock.holder.as_ref().map(|holder| (holder.token, holder.until));
-        // A hash without an owner: a script was refused after it had taken the owner out.
+        // A hash without an owner: the server refused a script after it had taken the owner out.
         if keys.owners.is_empty() {
             let Some((token, until)) = told else { return };
             if !meddled && until > now + slack && !self.perhaps_ended.contains(&(key.to_owned(), token)) {
@@ -982,7 +986,7 @@ impl Checker {
         }
         let owner = keys.owners.last().cloned().unwrap_or_default();
         let holds = keys.holds;
-        // A lease that a refused script did not set comes with the next poll.
+        // If the server refused to set a lease, the next poll sets it.
         let until = if keys.lease < 0 { WITHOUT_LEASE } else { now + keys.lease };
         if told.is_none_or(|(token, _)| token != keys.token) {
             if !meddled {
@@ -993,7 +997,7 @@ impl Checker {
             lock.queue.retain(|waiter| waiter.ticket.rsplit_once(':').is_none_or(|(its, _)| its != owner));
             self.begins(key, ran, Holder { owner, token: keys.token, until, holds });
             if ran.reply.is_err() {
-                // No client was notified of it. It counts as given when a script has ended well and left it there.
+                // No client learned of it. It counts as granted when a later script succeeds and leaves it there.
                 let lock = self.lock(key);
                 (lock.newest, lock.known) = (newest, known);
             }
@@ -1005,7 +1009,7 @@ impl Checker {
         }
         if let Some(holder) = lock.holder.as_mut() {
             holder.holds = holds;
-            // A give that was refused half-way may have given.
+            // A give that the server refused half-way may have moved the hold.
             if ran.reply.is_err() {
                 holder.owner = owner;
             }
@@ -1022,7 +1026,7 @@ impl Checker {
         }
     }
 
-    /// No place is lost while its client is heard, the order is that of arrival, and places, tickets and deadlines
+    /// No place is lost while its client is alive, places keep the order of arrival, and places, tickets and deadlines
     /// are exact.
     fn compare_queue(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys, meddled: bool) {
         let (now, ahead) = (self.now(ran), self.ahead);
@@ -1030,7 +1034,7 @@ impl Checker {
         let asked = ran.script == "poll" || ran.reply.as_ref().is_ok_and(|reply| reply[0] == "queued");
         let Self { locks, connected, node, settled, .. } = self;
         let (settled, lock) = (*settled, locks.entry(key.to_owned()).or_default());
-        // -1: none, because the command was refused that sets it.
+        // -1: none, because the server refused the command that sets it.
         lock.queue_until = if keys.queue_lifetime < 0 { i64::MAX / 2 } else { now + keys.queue_lifetime };
         let excused = std::mem::take(&mut lock.excused);
         if lock.inexact {
@@ -1040,11 +1044,11 @@ impl Checker {
             let outlives = keys.clients.values().all(|until| until.abs() <= lock.queue_until + ahead);
             let kept = has_lifetime && (outlives || lock.queue_is_rounded);
             lock.inexact = !agree || !kept;
-            // Nothing of it is left, even if no client has asked.
+            // Nothing of the list is left, even if no client has asked.
             lock.list_deleted &= lock.inexact;
-            // The next client that asks for a place takes out tickets without places. Until then they expire.
+            // The next client that asks for a place takes out tickets without places. Until then they can only expire.
             let forgotten = lock.list_deleted;
-            // The keys are the truth now, since nothing else is known.
+            // Nothing else is known, so the keys are right.
             lock.queue.clear();
             lock.clients.clear();
             for place in keys.places.iter().filter(|place| place.has_ticket) {
@@ -1087,14 +1091,15 @@ impl Checker {
         }
         let queue = &lock.queue;
         lock.clients.retain(|name, _| queue.iter().any(|waiter| client_of(&waiter.ticket) == name));
-        // A dead one may have been taken out, or passed over. By the clock of another node it could live again.
+        // The script may have taken a dead one out, or passed it over. By the clock of another node it could be alive
+        // again.
         for (name, client) in lock.clients.iter_mut().filter(|(_, client)| !client.lives(ran.at)) {
             let until = keys.clients.get(name).copied().unwrap_or_default();
             *client = Client { until: until.abs(), unreachable: until < 0 };
         }
         for (name, client) in lock.clients.iter_mut().filter(|(_, client)| client.lives(ran.at)) {
             let until = keys.clients.get(name).copied().unwrap_or_default();
-            // A new place adds nothing to what was heard within an eighth of a waiter_ttl.
+            // A new place does not extend a deadline that is less than an eighth of a waiter_ttl old.
             let most = setting(ran, WAITER_TTL).filter(|_| ran.script == "acquire" && name == ran.client);
             if most.is_some_and(|most| (0..=most).contains(&(8 * (client.until - until)))) {
                 client.until = until;
@@ -1110,7 +1115,7 @@ impl Checker {
                 wrong.push(format!("the queue of {key} expires in {} ms, before {name}", keys.queue_lifetime));
             }
         }
-        // By a clock that is behind, clients live longer than the keys do, until they are heard again.
+        // By a clock that is behind, clients outlive the keys until their next request.
         let outlives = lock.clients.values().all(|client| client.until <= lock.queue_until + ahead);
         lock.queue_is_rounded &= !outlives || keys.queue_lifetime != keys.deadlines_lifetime;
         for what in wrong {
@@ -1118,7 +1123,7 @@ impl Checker {
         }
     }
 
-    /// The exact waiters.
+    /// `inspect` reports the exact waiters.
     fn inspected(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let lock = self.lock(key);
         if lock.inexact {
@@ -1137,15 +1142,15 @@ impl Checker {
         self.locks.entry(key.to_owned()).or_default()
     }
 
-    /// A client was heard: by a poll or an acquire.
     fn heard(&mut self, key: &str, client: &str, until: i64) {
         self.lock(key).clients.insert(client.to_owned(), Client { until, unreachable: false });
     }
 
-    /// R7: no later grant has a token up to this one.
+    /// R7: every later grant has a token above this floor.
     fn told_floor(&mut self, key: &str, floor: u64, exact: bool, is_held: bool) {
         let lock = self.lock(key);
-        // Without the right to publish this call has granted it, as the keys show afterwards. P2 is checked for that token.
+        // If the right to publish is missing, this call has granted it, as the keys show afterwards. P2 is checked for
+        // that token.
         if !exact && is_held && floor > lock.newest {
             return;
         }
@@ -1157,7 +1162,7 @@ impl Checker {
     }
 
     /// R3: a leave or a final release writes a tombstone if a copy of the acquire may still be in flight. From now on
-    /// no copy of that attempt may be served.
+    /// the server must not serve any copy of that attempt.
     fn note_tombstone(&mut self, key: &str, ran: &Ran<'_>) {
         let is_leave = ran.script == "leave";
         let (owner, seq) = if is_leave { (&ran.args[2], &ran.args[3]) } else { (&ran.args[1], &ran.args[2]) };
@@ -1166,12 +1171,12 @@ impl Checker {
         let copies_until = if is_leave { ran.args.get(1) } else { ran.args.get(4) };
         let copies_until = copies_until.and_then(|until| until.split(' ').next()?.parse::<i64>().ok());
         if let Some(copies_until) = copies_until.filter(|until| *until > 0) {
-            // One clock never goes back before it.
+            // A single server's clock never goes back before it.
             let until = if self.moves { self.now(ran) + copies_until - ran.at / 1000 } else { i64::MAX };
             let tombstone = self.lock(key).tombstones.entry(owner.clone()).or_default();
             *tombstone = Tombstone { seq: seq.max(tombstone.seq), until: until.max(tombstone.until) };
         }
-        // R11: the leave after a loss has a seq of its own. Other leaves have that of the attempt.
+        // R11: the leave after a loss has a seq of its own. Other leaves have the seq of the attempt.
         let attempt = ran.args.get(4).and_then(|entry| ticket_of(entry).rsplit(':').next());
         if is_leave && !ran.args[4].is_empty() && attempt != Some(&ran.args[3]) {
             self.left_after_loss.insert(owner.clone());
@@ -1192,8 +1197,8 @@ impl Checker {
             let words: Vec<&str> = published.message.split(' ').collect();
             if let ["grant", token, lasts, ticket, ..] = words[..] {
                 let client = client_of(ticket);
-                // A server that was the primary until a moment ago brings it to its own subscribers (D1).
-                // Without the right to ask who is one, all count as reachable.
+                // A server that was the primary until a moment ago delivers it to its own subscribers. Without the
+                // right to ask for subscribers, all clients count as reachable.
                 if !published.received && client != ran.client && !self.lock(key).inexact {
                     self.violated("P1", format!("{ticket} was told of a grant on {key}, and is not a subscriber"));
                 }
@@ -1212,7 +1217,7 @@ impl Checker {
                 }
                 let lock = self.lock(key);
                 lock.queue.retain(|waiter| waiter.ticket != ticket);
-                // Its grant may be short, as its client need not have been heard since.
+                // Its grant may be short, as its client may have sent no request since.
                 if lock.ghosts.remove(ticket) {
                     lock.restored.insert(token, now + GHOSTS_ARE_GRANTED);
                 }
@@ -1223,8 +1228,8 @@ impl Checker {
         }
     }
 
-    /// A client trusts the message of its grant (R7), so it must not be sent before the hold is there (P1), also by a
-    /// script that was refused in the middle.
+    /// A client trusts the message of its grant (R7), so a script must not send it before the hold exists (P1), even if
+    /// the server refuses the rest of that script.
     fn check_grants_are_kept(&mut self, key: &str, ran: &Ran<'_>, keys: &Keys) {
         for published in ran.published.iter().filter(|published| published.received) {
             let words: Vec<&str> = published.message.split(' ').collect();
@@ -1237,11 +1242,11 @@ impl Checker {
         }
     }
 
-    /// The first of the `ahead` foremost waiters that the server must not pass over: its client lives, was heard since
-    /// a message did not reach it, and is connected or the caller.
+    /// The first of the `ahead` foremost waiters that the server must not pass over: its client is alive, has sent a
+    /// request since the last message that missed it, and is connected or is the caller.
     fn first_in_line(&self, key: &str, ran: &Ran<'_>, ahead: usize) -> Option<String> {
         let lock = self.locks.get(key).filter(|lock| !lock.inexact)?;
-        // A release by a handle names no client that waits.
+        // A release by a handle does not name a waiting client.
         let caller = if ran.script == "release" { client_of(&ran.args[1]) } else { ran.client };
         let must_be_served = |waiter: &&Waiter| {
             let (name, client) = (client_of(&waiter.ticket), lock.client(&waiter.ticket));
@@ -1250,7 +1255,7 @@ impl Checker {
         lock.queue[..ahead.min(lock.queue.len())].iter().find(must_be_served).map(|waiter| waiter.ticket.clone())
     }
 
-    /// P3: the winner has no live and reachable waiter ahead of it.
+    /// P3: no live and reachable waiter is ahead of the winner.
     fn check_no_overtaking(&mut self, key: &str, ran: &Ran<'_>, ahead: usize, winner: &str) {
         if let Some(overtaken) = self.first_in_line(key, ran, ahead) {
             self.violated("P3", format!("{winner} overtook {overtaken} on {key}"));
@@ -1273,8 +1278,8 @@ impl Checker {
         }
     }
 
-    /// The lock gets a new holder. Checks P2 (tokens grow), P5 (nothing expires without faults) and P1 (the hold
-    /// before is over).
+    /// The lock gets a new holder. Checks P2 (tokens grow), P5 (nothing expires without faults) and P1 (the earlier
+    /// hold has ended).
     fn begins(&mut self, key: &str, ran: &Ran<'_>, holder: Holder) {
         let now = self.now(ran);
         self.grants += 1;
@@ -1288,7 +1293,7 @@ impl Checker {
         let before = lock.holder.take();
         let token = holder.token;
         self.owners.insert((key.to_owned(), token), holder.owner.clone());
-        // Not if a failover has brought its place back.
+        // Not if a failover brought its place back.
         if !self.lock(key).restored.contains_key(&token) {
             self.has_its_turn(key, &holder.owner, now);
         }
@@ -1303,7 +1308,7 @@ impl Checker {
         if ran.at < 1000 * frozen_until {
             self.violated("R14", format!("{key} was granted in a freeze, {} ms too early", frozen_until - now));
         }
-        // A proposed token (Q3) comes by the answer only, and R7 is about messages.
+        // A proposed token (Q3) comes only by the answer, and R7 is about messages.
         let is_proposed = ran.script == "acquire" && ran.args.get(7) == Some(&format!("0:{token}"));
         if token <= floor && !is_proposed {
             self.violated("R7", format!("token {token} on {key} after a client was told the floor {floor}"));
@@ -1311,18 +1316,19 @@ impl Checker {
         if let Some(before) = before {
             let expired = before.until <= now + slack;
             self.expiries += u64::from(expired);
-            // Not if a failover had left so little of its lease.
+            // Unless a failover left too little of its lease.
             let in_time = self.lock(key).restored.get(&before.token).is_none_or(|until| before.until > *until);
             let is_stalled = self.is_stalled(client_of(&before.owner), now);
-            // A grant may be shorter than a moment. A detach may rest with the answer that a handle has it.
+            // A grant may be shorter than a moment. A detach may be unpolled when the answer comes that a handle has
+            // the hold.
             let hold = (key.to_owned(), before.token);
             let rests = |owner: &String| self.resting.contains_key(owner);
             let rests =
                 rests(&before.owner) || self.owners.get(&hold).is_some_and(rests) || self.rested_with.contains(&hold);
-            // A handle that was spent is looked for by nobody, and ends with its lease (docs/guide.md).
+            // Nobody looks for a used handle, so its hold ends with its lease (docs/guide.md).
             let is_back = is_of_a_handle(&before.owner) && self.lock(key).restored.contains_key(&before.token);
             if expired && in_time && !is_back && !is_stalled && !was_stalled && !rests && self.settled {
-                // Without faults all holds are released: no process dies, and no actor works longer than a fixed lease.
+                // Without faults every hold is released: no process dies, and no actor works longer than a fixed lease.
                 self.violated("P5", format!("a hold of {} on {key} was left to expire", before.owner));
             }
             let perhaps_ended = self.perhaps_ended.contains(&(key.to_owned(), before.token));
@@ -1338,7 +1344,7 @@ impl Checker {
         let now = self.now(ran);
         let tombstone = self.lock(key).tombstones.get(owner).filter(|tombstone| now <= tombstone.until);
         let tombstone = tombstone.map(|tombstone| tombstone.seq);
-        // Only the first copy counts. The client knows of no second copy once the first was answered, so it writes
+        // Only the first copy counts. After an answer to the first copy the client knows of no second one, so it writes
         // no tombstone for it (R3): TCP makes no copies, only the simulator does.
         let first = self.requests.insert((ran.client.to_owned(), ran.args[0].clone()));
         let late_by = ran.at - number::<i64>(ran.args, 1);
@@ -1354,18 +1360,18 @@ impl Checker {
             self.violated("P5", what);
         }
         let ticket = format!("{owner}:{seq}");
-        // With a proposed token behind it, where there are several servers.
+        // With several servers, a proposed token follows the 0.
         let is_first_held = ran.args.get(7).is_none_or(|mode| mode == "0" || mode.starts_with("0:"));
         let lock = self.lock(key);
         let (exact, placed) = (!lock.inexact, lock.queue.iter().any(|waiter| waiter.ticket == ticket));
         let known = lock.client(&ticket).lives(ran.at) && !lock.queue.is_empty();
         let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
         let lives_until = ran.at / 1000 + waiter_ttl;
-        // A hold that the owner has is answered without a look at the queue. A script that was refused in the middle
-        // may have left the place of that hold there.
+        // If the owner already has a hold, the script answers without a look at the queue. A script that the server
+        // refused half-way may have left the place of that hold there.
         let holder = self.lock(key).holder.as_ref();
         let told_again = reply[0] == "held" && holder.is_some_and(|holder| holder.token == number(reply, 4));
-        // A place that it has counts before the lock is passed on.
+        // A place that it already has counts before the script passes the lock on.
         let waits = matches!(reply[0].as_str(), "queued" | "full")
             || placed && reply[0] == "held" && !told_again && is_first_held;
         if waits {
@@ -1376,11 +1382,11 @@ impl Checker {
         let ending = holder.filter(|holder| is_first_held && holder.owner == *owner).map(|holder| holder.token);
         self.grants_published(key, ran);
         let lock = self.lock(key);
-        // In a freeze it then stays free.
+        // In a freeze the lock then stays free.
         if matches!(reply[0].as_str(), "queued" | "busy" | "full") {
             lock.holder.take_if(|holder| Some(holder.token) == ending);
         }
-        // With the last living place the deadlines go as well.
+        // The deadlines go with the last living place.
         let goes_on = lock.queue.iter().any(|waiter| lock.client(&waiter.ticket).lives(ran.at));
         match reply[0].as_str() {
             "held" => {
@@ -1420,7 +1426,7 @@ impl Checker {
             }
             "full" => {
                 self.check_full(key, ran, reply);
-                // A client that had been given up as dead is heard for this call only.
+                // A client that counted as dead is alive for this call only.
                 if !known {
                     self.heard(key, ran.client, 0);
                 }
@@ -1429,7 +1435,7 @@ impl Checker {
         }
     }
 
-    /// No call is refused while there is room, once the dead are out. One call reads a bounded number of places.
+    /// A call fails with `full` only if live waiters fill the queue. One call reads a bounded number of places.
     fn check_full(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let most = setting(ran, MAX_WAITERS).unwrap_or_default() as usize;
         let lock = self.lock(key);
@@ -1445,7 +1451,7 @@ impl Checker {
         }
     }
 
-    /// A poll first hears the caller and then passes the lock on (docs/decisions.md, decision 5).
+    /// A poll first keeps its client alive and then passes the lock on (docs/decisions.md, decision 5).
     fn polled(&mut self, key: &str, ran: &Ran<'_>, reply: &[String]) {
         let now = self.now(ran);
         let waiter_ttl = setting(ran, WAITER_TTL).unwrap_or_default();
@@ -1468,7 +1474,7 @@ impl Checker {
         self.grants_published(key, ran);
         let (owner, token, lease) = (&reply[8], number::<u64>(reply, 10), number::<i64>(reply, 12));
         self.told_floor(key, number(reply, 11), exact, token > 0);
-        // A lease that was missing is set now.
+        // The script sets a missing lease now.
         if lease >= 0 {
             self.extended(key, token, now + lease);
         }
@@ -1492,10 +1498,10 @@ impl Checker {
         }
     }
 
-    /// Each place is verified in rotation, a dozen in a poll.
+    /// Polls verify each place in rotation, a dozen in a poll.
     fn not_asked_for(&mut self, key: &str, ran: &Ran<'_>) -> Option<String> {
         let now = self.now(ran);
-        // A future that has not looked at its answer yet does not know that it waits.
+        // A future that has not read its answer yet does not know that it waits.
         let resting: BTreeSet<_> = self.resting.keys().cloned().collect();
         let lock = self.lock(key);
         // A leave may have to wait.
@@ -1529,7 +1535,8 @@ impl Checker {
             let now = self.now(ran);
             self.extended(key, token, now + number::<i64>(reply, 4));
         }
-        // P10: the last unlock stops the renewals. One that a node sends elsewhere is sent again, and is as old as the first copy.
+        // P10: the last unlock stops the renewals. A client sends a redirected renewal again, which is as old as its
+        // first copy.
         let first = self.redirected.get(&(ran.client.to_owned(), ran.args[0].clone())).copied().unwrap_or(ran.sent);
         if self.freed.get(&(key.to_owned(), token)).is_some_and(|freed| first > *freed) {
             self.violated("P10", format!("{} renews {token}, which it has freed", ran.client));
@@ -1553,8 +1560,8 @@ impl Checker {
         }
     }
 
-    /// An actor begins to rely on a grant. It must not be one of the server before, of which this one knows nothing: on
-    /// a new connection what the old one said is over (R15).
+    /// An actor begins to rely on a grant. It must not come from a server that a failover replaced, unknown to the new
+    /// one: on a new connection the client trusts nothing that the old server stated (R15).
     pub fn check_is_known(&mut self, claim: &Claim) {
         let is_over =
             self.forgotten.contains(&claim.hold()) && self.is_connected(self.node_of(&claim.lock), &claim.process);
@@ -1567,7 +1574,7 @@ impl Checker {
     /// An actor got the lock.
     pub fn claim(&mut self, claim: Claim, server_ms: i64, clock_rate: f64) {
         self.sections += 1;
-        // On a grant from just before. Its end may be near.
+        // Without a connection, it relies on a grant from just before, which may end soon.
         if !self.is_connected(self.node_of(&claim.lock), &claim.process) {
             self.cut_short.insert(claim.hold());
         }
@@ -1582,13 +1589,13 @@ impl Checker {
         self.check_deadlines(server_ms, clock_rate);
     }
 
-    /// The last guard of a claim is about to be unlocked or dropped.
+    /// The actor is about to unlock or drop the last guard of a claim.
     #[must_use]
     pub fn release(&mut self, lock: &str, token: u64) -> Vec<Claim> {
         self.claims.extract_if(.., |claim| claim.held.token() == token && claim.lock == lock).collect()
     }
 
-    /// R5: no hold is valid for longer than the server keeps the lock for it, and none that is renewed outlasts `max_hold`.
+    /// R5: no hold is valid for longer than the server keeps the lock for it, and no renewed hold outlasts `max_hold`.
     pub fn check_deadlines(&mut self, server_ms: i64, clock_rate: f64) {
         let mut too_long = Vec::new();
         for claim in &self.claims {
@@ -1618,7 +1625,7 @@ impl Checker {
         }
     }
 
-    /// Reads the fenced resource. `None` if a later token was seen there.
+    /// Reads the fenced resource. `None` if it has seen a later token.
     pub fn read(&mut self, lock: &str, token: u64, actor: usize) -> Option<u64> {
         let resource = &mut self.lock(lock).resource;
         if token < resource.newest {
@@ -1651,39 +1658,38 @@ impl Checker {
         }
     }
 
-    /// Not only again.
+    /// Except a hold that a failover brought back.
     fn is_held_still(&self, lock: &str, token: u64, server_ms: i64) -> bool {
         let holder = self.locks.get(lock).and_then(|lock| lock.holder.as_ref());
         let is_held = holder.is_some_and(|holder| holder.token == token && holder.until > server_ms);
         is_held && !self.returned.contains(&(lock.to_owned(), token))
     }
 
-    /// P8: an unlock answered that the hold is gone from the server, so it must be.
+    /// P8: an unlock reported that the server no longer has the hold, so it must not.
     pub fn unlock_answered_gone(&mut self, lock: &str, token: u64, server_ms: i64) {
         if self.is_held_still(lock, token, server_ms) {
             self.violated("P8", format!("unlock answered that {token} on {lock} was lost, but it is held"));
         }
     }
 
-    /// An unlock answered that the hold was lost.
     pub fn unlock_answered_lost(&mut self, lock: &str, token: u64) {
         self.lost.extend(self.owners.get(&(lock.to_owned(), token)).cloned());
     }
 
-    /// R11, checked at the end: losses are followed by leaves. A single leave may be missing, if the server was down
-    /// for as long as it was retried, so this only fails if there is none at all.
+    /// R11, checked at the end: leaves follow losses. A single leave may be missing, if the server was down for as long
+    /// as the client retried, so this fails only if there is none at all.
     pub fn check_leaves_after_losses(&mut self) {
         if self.lost.len() >= 5 && self.lost.is_disjoint(&self.left_after_loss) {
             self.violated("R11", format!("{} holds were lost, and none of their owners left", self.lost.len()));
         }
     }
 
-    /// A violation that was found outside of the checker.
+    /// Records a violation found outside the checker.
     pub fn report(&mut self, promise: &str, what: String) {
         self.violated(promise, what);
     }
 
-    /// At the end: no update of a resource was lost.
+    /// At the end: the resource lost no update.
     pub fn check_updates(&mut self) {
         let lost = self.locks.iter().filter(|(_, lock)| lock.resource.value != lock.resource.written);
         let lost: Vec<_> = lost

@@ -1,4 +1,4 @@
-//! A client that closes while its calls are under way.
+//! A client that closes with calls under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::asked::{Asked, Trace};
 use crate::keys::ticket_of;
 use crate::world::World;
 
-/// P5: once it is closed nothing of it is at the servers, or at a majority of several. `asked`: at one server or cluster, or at
-/// each of several masters.
+/// P5: a closed client leaves nothing at the servers, or at a majority of several. `asked`: at one server or cluster,
+/// or at each of several masters.
 pub async fn close(
     world: Arc<World>,
     client: LockClient,
@@ -38,7 +38,7 @@ pub async fn close(
     }
 }
 
-/// The holds and places of a client, but for those of handles, which outlive it.
+/// The holds and places of a client, except those of handles, which outlive it.
 fn traces(server: &EmbeddedServer, client: &str) -> BTreeSet<Trace> {
     let of_it = format!("{client}:");
     let mut found = BTreeSet::new();
@@ -51,7 +51,7 @@ fn traces(server: &EmbeddedServer, client: &str) -> BTreeSet<Trace> {
         let Some(name) = key.strip_suffix(":queue") else { continue };
         for place in command(server, &["LRANGE", &key, "0", "-1"]) {
             let ticket = ticket_of(&place);
-            // Either half of a place alone is nothing: the other one was deleted by hand.
+            // Half of a place alone means nothing: someone deleted the other half.
             let waits = || command(server, &["ZMSCORE", &format!("{name}:deadlines"), ticket]) != [""];
             if let Some((owner, seq)) = ticket.rsplit_once(':').filter(|_| ticket.starts_with(&of_it) && waits()) {
                 found.insert((name.to_owned(), owner.to_owned(), seq.parse().ok()));

@@ -1,4 +1,4 @@
-//! A cluster of embedded servers: where the locks are, how their slots move, and what clients hear of it.
+//! A cluster of embedded servers: where the locks are, how their slots move, and what clients learn of that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,23 +12,23 @@ use crate::checker::{Failover, Remembered};
 use crate::keys::key_of;
 use crate::world::World;
 
-/// How often a client looks who serves which slot, at most, in the calm phase and before.
+/// The longest pause between a client's looks at the slots, in the calm phase and before.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(2500));
-/// The pause before a look that a redirect has caused.
+/// The pause before a look that a redirect causes.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// How long the keys of a slot are on their way, at most.
+/// How long a move of a slot's keys takes at most, in ms.
 const MOVING: u64 = 6000;
-/// The time until another node learns that a slot has moved.
+/// How long another node may take to learn that a slot has moved.
 const HEARD: Duration = Duration::from_millis(300);
 
 pub struct Cluster {
     world: Arc<World>,
     nodes: Vec<EmbeddedServer>,
-    /// Keyed by lock key. Each lock has a slot of its own.
+    /// Keyed by lock key. Each lock has its own slot.
     places: Mutex<BTreeMap<String, Place>>,
 }
 
-/// A slot that is to move.
+/// A slot that will move.
 pub struct Move {
     pub lock: String,
     from: usize,
@@ -43,7 +43,7 @@ struct Place {
 
 impl Cluster {
     pub fn new(world: &Arc<World>, nodes: &[EmbeddedServer], names: usize) -> Arc<Self> {
-        // One more than the actors use: what a failover brings back there, no waiter finds.
+        // One more than the actors use: no waiter finds a hold that a failover brings back there.
         let locks = (0..=names).map(|name| key_of(&format!("lock{name}")));
         Self::anywhere(world, nodes, locks)
     }
@@ -78,12 +78,11 @@ impl Cluster {
         self.places.lock().expect("a panic ends the simulation")
     }
 
-    /// Where a lock is. `None`: it moves.
+    /// The node of a lock. `None`: it moves.
     pub fn home(&self, lock: &str) -> Option<usize> {
         self.places().get(lock).filter(|place| !place.moves).map(|place| place.node)
     }
 
-    /// A random node.
     pub fn any(&self) -> usize {
         self.world.below(self.nodes.len() as u64) as usize
     }
@@ -100,12 +99,13 @@ impl Cluster {
         set_slot(&self.nodes[node], lock, slot);
     }
 
-    /// Whether the slot of a lock comes to this node, or leaves it.
+    /// Whether any slot is on the move.
     pub fn is_moving(&self) -> bool {
         self.places().values().any(|place| place.moves)
     }
 
-    /// In place of a client's watch: looks now and then, and a while after a redirect. Nodes may be behind.
+    /// Stands in for a client's watch: looks now and then, and a while after a redirect. The node it asks may not know
+    /// yet.
     pub async fn watch(self: Arc<Self>, looks: Looks) {
         let mut is_there = true;
         while is_there {
@@ -131,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// A lock whose slot rests, where it is, and where it may go.
+    /// A lock whose slot does not move, its node, and a node to move it to.
     pub fn choose(&self) -> Option<Move> {
         let mut places = self.places();
         let mut resting: Vec<_> = places.iter_mut().filter(|(_, place)| !place.moves).collect();
@@ -165,7 +165,7 @@ impl Cluster {
             }
             self.move_keys(lock, to, from, 0.0).await;
         }
-        // First the node that has the keys: no other may take them for absent.
+        // First the node that has the keys: no other node may take them for absent.
         let last = if gives_up { to } else { from };
         self.knows(serves, lock, self.owned_by(serves));
         self.world.state().checker.has_moved(lock, serves);
@@ -197,7 +197,7 @@ impl Cluster {
         loop {
             let keys = self.keys_at(lock, from);
             if keys.is_empty() || self.world.chance(stops) {
-                // A slot may rest for a while half-way.
+                // A slot may stay half-way for a while.
                 return self.world.sleep_up_to(pace).await;
             }
             self.move_key(lock, &keys[self.world.below(keys.len() as u64) as usize], from, to);
@@ -222,7 +222,7 @@ impl Cluster {
         self.world.state().checker.key_has_moved(lock);
     }
 
-    /// All slots of a node go to another one at once, with the state that this one has now.
+    /// All slots of a node go to another one at once, with the present state of the first.
     pub fn all_go(&self, from: usize, to: usize) {
         let here: Vec<_> =
             self.places().iter().filter(|(_, place)| place.node == from).map(|(lock, _)| lock.clone()).collect();
@@ -237,7 +237,7 @@ impl Cluster {
         self.world.note("takes over", to, || format!("node {to} has {here:?} of node {from}"));
     }
 
-    /// By hand, as CLUSTER FAILOVER does: nothing is lost, and connections to the node of before stay.
+    /// By hand, as CLUSTER FAILOVER does: no data is lost, and connections to the earlier node stay.
     pub fn hand_over(&self) {
         let from = self.any();
         let to = self.other_than(from);
@@ -249,8 +249,7 @@ impl Cluster {
         self.all_go(from, to);
     }
 
-    /// Whether a node may take over those locks of another one without their last tokens: P2 holds as far as the clocks
-    /// agree.
+    /// Whether a node may take over another one's locks without their last tokens: P2 holds as far as the clocks agree.
     pub fn may_forget(&self, from: usize, to: usize) -> bool {
         let clock = self.world.clock_of(to);
         self.world.state().checker.outgrows_all_of(from, clock)
@@ -261,8 +260,8 @@ impl Cluster {
         if self.world.chance(0.5) { self.other_than(node) } else { node }
     }
 
-    /// A node has died, and another one takes over that is behind. The first one comes back later, without slots. `taken_over`
-    /// is called before anybody gets to the other one.
+    /// A node has died, and another one with older data takes over. The first one comes back later, without slots.
+    /// `taken_over` runs before anybody reaches the new one.
     pub async fn replace(
         &self,
         (from, to): (usize, usize),
@@ -285,7 +284,7 @@ impl Cluster {
         self.nodes[from].start_up();
     }
 
-    /// The keys of slots that have gone elsewhere since are not put back.
+    /// Does not put back keys of slots that have gone elsewhere since.
     pub fn put_back(&self, node: usize, snapshot: Snapshot) {
         self.nodes[node].restore(snapshot);
         let elsewhere: Vec<_> =

@@ -1,7 +1,7 @@
-//! The runs that gate a change: fixed seeds and all scenarios. They are the same each time.
+//! The runs that gate a change: fixed seeds and all scenarios. They are deterministic.
 //!
-//! A line of the file is a run and the mutants that it is there for: `SEED mutant…` or `scenario NAME mutant…`. What
-//! follows a `#` is a comment. The mutants are of no account here: scripts/mutants runs the line under each of them.
+//! A line of the file is a run and the mutants that it is there for: `SEED mutant…` or `scenario NAME mutant…`. A `#`
+//! begins a comment. This program ignores the mutants: scripts/mutants runs the line under each of them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::{report, scenario, threads};
 #[derive(Default, Debug, PartialEq)]
 struct Corpus {
     seeds: Vec<u64>,
-    /// Scenarios with mutants. All scenarios are run.
+    /// Scenarios with mutants. All scenarios run anyway.
     scenarios: BTreeSet<String>,
 }
 
@@ -24,7 +24,7 @@ impl Corpus {
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
             let wrong = |what: &str| format!("line {number}: {what}: {line}");
             match words.next() {
-                // The second ones are runs of verify/explore.
+                // `search`, `world` and `kinds` are runs of verify/explore.
                 None | Some("search" | "world" | "kinds") => continue,
                 Some("scenario") => {
                     let name = words.next().ok_or_else(|| wrong("no name"))?;
@@ -47,8 +47,8 @@ impl Corpus {
     }
 }
 
-/// Runs all of it. Fails if a promise is broken, if a kind of fault is met by no seed, or if the first seed is not the same run
-/// twice.
+/// Runs all of it. Fails if a run breaks a promise, if no seed meets some kind of fault, or if the first seed gives two
+/// different runs.
 pub fn check(file: &str) -> Result<bool, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let corpus = Corpus::parse(&text).map_err(|wrong| format!("{file}, {wrong}"))?;
@@ -57,7 +57,7 @@ pub fn check(file: &str) -> Result<bool, String> {
         return Err(format!("{file}: there are no scenarios {unknown:?}"));
     }
     let begun = Instant::now();
-    // Once more the first one, at the end.
+    // The first one once more, at the end.
     let runs: Vec<_> = corpus.seeds.iter().chain(corpus.seeds.first()).copied().collect();
     let mut outcomes = threads::each(&runs, |seed| run(*seed, false));
     let again = outcomes.pop();

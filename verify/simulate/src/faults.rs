@@ -1,4 +1,4 @@
-//! The kinds of faults. A corpus in which one of them never happens proves too little.
+//! The kinds of faults. A corpus that never meets one of them proves too little.
 
 /// Faults of one server, or of a cluster.
 pub const FAULTS: [&str; 49] = [
@@ -67,7 +67,7 @@ pub const QUORUM_FAULTS: [&str; 10] = [
     "reentries_after_a_loss",
 ];
 
-/// What only runs of shared names have.
+/// Faults that only runs of shared names have.
 pub const SHARED_FAULTS: [&str; 7] = [
     "permits_set",
     "revocations",

@@ -1,4 +1,4 @@
-//! A search for new bugs, for as long as there is time. Nothing depends on it: each seed that it finds becomes a scenario.
+//! A search for new bugs while there is time. Nothing depends on it: each seed that it finds becomes a scenario.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use crate::outcome::Tally;
 use crate::run::run;
 use crate::{report, seed, threads};
 
-/// Enough failed seeds: the rest is only more of the same.
+/// Enough failed seeds: more would only repeat them.
 const ENOUGH: usize = 3;
 
 /// Seeds of each topology in turn, from `first` on.

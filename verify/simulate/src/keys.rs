@@ -1,4 +1,4 @@
-//! What one lock has on the server after a script.
+//! The keys of one lock on the server after a script.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use fairlock::simulation::command;
 
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// The owners in the hash: one at most, unless a script was refused half-way.
+    /// The owners in the hash: one at most, unless the server refused a script half-way.
     pub owners: Vec<String>,
-    /// How many holds the last of them has.
+    /// The number of holds of the last of them.
     pub holds: u32,
     /// The token of the grant; 0: free.
     pub token: u64,
@@ -18,22 +18,22 @@ pub struct Keys {
     pub places: Vec<Place>,
     /// The deadlines, in ms, of the clients that have places. Negative: unreachable.
     pub clients: BTreeMap<String, i64>,
-    /// Server time, ms: until then no client counts as dead. 0: no silence was forgiven.
+    /// Server time, ms: until then no client counts as dead. 0: no forgiven silence.
     pub forgiven_until: i64,
-    /// Except clients with a deadline before it: they were forgiven an earlier silence.
+    /// Except for clients with an earlier deadline: they already got this for an earlier silence.
     pub spent: i64,
     /// The furthest deadline of a client, in ms, with a place or without.
     pub last_heard: i64,
-    /// How many tickets the sorted set has.
+    /// The number of tickets in the sorted set.
     pub tickets: usize,
     /// ms.
     pub queue_lifetime: i64,
     pub deadlines_lifetime: i64,
-    /// Server time, ms: until then no lock is granted (`strict_restart`). 0: there is no record.
+    /// Server time, ms: until then the server grants no lock (`strict_restart`). 0: without a record.
     pub frozen_until: i64,
 }
 
-/// What boot.lua keeps.
+/// The record of boot.lua.
 pub const BOOT: &str = "fairlock:{boot}";
 
 /// `<ticket>/<grant_ttl>/<label>`
@@ -58,12 +58,12 @@ pub fn client_of(ticket_or_owner: &str) -> &str {
     ticket_or_owner.split(':').next().unwrap_or_default()
 }
 
-/// Whether this owner was made for a handle: `<client>-<seq>:0`.
+/// Whether this owner belongs to a handle: `<client>-<seq>:0`.
 pub fn is_of_a_handle(owner: &str) -> bool {
     client_of(owner).contains('-') && owner.ends_with(":0")
 }
 
-/// The owner in the text of a handle: `fairlock1_<prefix>_<name>_<owner>_…`, of which these are in hex.
+/// The owner in the text of a handle: `fairlock1_<prefix>_<name>_<owner>_…`, with these parts in hex.
 pub fn owner_in(handle: &str) -> String {
     let hex = handle.split('_').nth(3).unwrap_or_default();
     let digits: Vec<_> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
@@ -84,13 +84,14 @@ pub fn frozen_until(server: &EmbeddedServer) -> i64 {
     record.split(' ').next().and_then(|ms| ms.parse().ok()).unwrap_or_default()
 }
 
-/// What its clock says.
+/// The time by its clock.
 pub fn server_ms(server: &EmbeddedServer) -> i64 {
     let time: Vec<i64> = command(server, &["TIME"]).iter().filter_map(|word| word.parse().ok()).collect();
     if let [seconds, micros] = time[..] { seconds * 1000 + micros / 1000 } else { 0 }
 }
 
-/// Runs a command about one key where that is. While a slot moves, the keys of a lock are at two nodes. Of no node at all: nothing.
+/// Runs a command about one key at the node that has it. While a slot moves, the keys of a lock are at two nodes.
+/// Without nodes the result is empty.
 pub fn ask(nodes: &[EmbeddedServer], words: &[&str]) -> Vec<String> {
     let has = |node: &&EmbeddedServer| command(node, &["EXISTS", words[1]]) == ["1"];
     let node = if nodes.len() > 1 { nodes.iter().find(has) } else { None };
@@ -98,7 +99,7 @@ pub fn ask(nodes: &[EmbeddedServer], words: &[&str]) -> Vec<String> {
 }
 
 impl Keys {
-    /// Of no node at all: no key.
+    /// Without nodes: no keys.
     pub fn of(nodes: &[EmbeddedServer], lock: &str) -> Self {
         let Some(first) = nodes.first() else { return Self::default() };
         let (queue, deadlines) = (format!("{lock}:queue"), format!("{lock}:deadlines"));

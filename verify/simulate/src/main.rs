@@ -1,6 +1,6 @@
-//! Searches for bugs: whole clients on an embedded server, on one thread and in virtual time, under every fault
-//! that the server's hooks allow. One seed decides a whole run, and also whether it is one of a single server, of a
-//! cluster or of a quorum. A scenario is a run of which each step is written down.
+//! Searches for bugs: whole clients on an embedded server, on one thread and in virtual time, under every fault that
+//! the server's hooks allow. One seed decides a whole run, and whether it uses a single server, a cluster or a quorum.
+//! A scenario is a run with written steps.
 //!
 //! ```text
 //! scripts/simulate --corpus verify/corpus.txt
@@ -9,15 +9,15 @@
 //! scripts/hunt --minutes 10
 //! ```
 //!
-//! - `--corpus FILE`: the seeds of the file and all scenarios, the same each time (see corpus.rs)
-//! - `--scenario NAME`: one of them, with its story
-//! - `--scenarios`: all of them, with their names
+//! - `--corpus FILE`: the seeds of the file and all scenarios, which are deterministic (see corpus.rs)
+//! - `--scenario NAME`: one scenario, with its story
+//! - `--scenarios`: all scenarios, with their names
 //! - `--seed N`: one seed, twice, with all its events; both runs must be the same
 //! - `--seed N --seeds K`: K seeds from this one on
 //! - `--seed N --seeds K --list`: the same, and for each seed a line with the faults that it meets
-//! - `--hunt --minutes M`: as many seeds of each kind as there is time for, from a random one or from `--seed N` on
+//! - `--hunt --minutes M`: as many seeds of each kind as time allows, from a random one or from `--seed N` on
 //!
-//! The last line is one JSON object. Exit code 1: a promise was broken, or the corpus does not meet every fault.
+//! The last line is one JSON object. Exit code 1: a run broke a promise, or the corpus does not meet every fault.
 
 mod actor;
 mod asked;
@@ -126,7 +126,7 @@ fn replay(seed: u64) -> bool {
     outcome.violations.is_empty() && same
 }
 
-/// These seeds, whatever comes of them.
+/// Runs these seeds and reports all of them.
 fn soak(first: u64, seeds: u64, lists: bool) -> bool {
     let begun = Instant::now();
     let seeds: Vec<_> = (first..first.saturating_add(seeds)).collect();

@@ -1,4 +1,4 @@
-//! What came of a run, and of many.
+//! The results of one run, and of many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Tally {
         self.all.add(outcome);
     }
 
-    /// The kinds of faults that were met nowhere, though runs of that kind can have them.
+    /// The kinds of faults that no run met, although runs of that kind can have them.
     pub fn missing(&self) -> Vec<&'static str> {
         let met = |kinds: &[Topology]| -> BTreeSet<&str> {
             let of_kind = self.each.iter().filter(|(topology, _)| kinds.contains(topology));

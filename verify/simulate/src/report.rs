@@ -1,11 +1,11 @@
-//! What is said of runs that have failed.
+//! Reports on failed runs.
 
 use crate::outcome::Outcome;
 use crate::run::run;
 use crate::story;
 
-/// Prints for each failed seed the violations, the story of the lock concerned, and how to replay it. Returns how many
-/// failed.
+/// Prints the violations of each failed seed, the story of the lock concerned, and how to replay it. Returns the number
+/// of failed seeds.
 pub fn failures<'a>(outcomes: impl IntoIterator<Item = (u64, &'a Outcome)>) -> usize {
     let failed = outcomes.into_iter().filter(|(_, outcome)| !outcome.violations.is_empty());
     failed.map(|(seed, _)| failure(seed)).count()
@@ -14,7 +14,7 @@ pub fn failures<'a>(outcomes: impl IntoIterator<Item = (u64, &'a Outcome)>) -> u
 /// From a second run, because the first one did not record events.
 fn failure(seed: u64) {
     let Outcome { violations, timeline, .. } = run(seed, true);
-    // The others follow from the first one, as a rule.
+    // The others usually follow from the first one.
     for violation in violations.iter().take(1) {
         println!("\nseed {seed}: {violation}");
         story::about(violation, &timeline).iter().for_each(|line| println!("  {line}"));

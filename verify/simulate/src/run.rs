@@ -1,5 +1,4 @@
-//! One run: processes with their actors, a phase with faults, then a calm phase without, in which all work must
-//! finish.
+//! One run: processes with their actors, a phase with faults, then a calm phase without, in which all work must finish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +19,13 @@ use crate::shared;
 use crate::site::{Fault, Process, Settings, Site};
 use crate::world::{Around, LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
-/// How long the phase with faults lasts; up to six times that if too little happened. A frozen server grants nothing for a
-/// while.
+/// How long the phase with faults lasts; up to six times that if too little happens. A frozen server grants nothing for
+/// a while.
 const FAULTY: Duration = Duration::from_secs(60);
-/// How long the actors go on in the calm phase, once no late message is left.
+/// How long the actors go on in the calm phase, after the last late message.
 const CALM: Duration = Duration::from_secs(6);
-/// How often the server fails over in the calm phase, and the longest that it is away then: less than any
-/// operation time-out.
+/// How often the server fails over in the calm phase, and how long it is away then at most: less than any operation
+/// time-out.
 const CALM_FAILOVERS: u32 = 3;
 const SHORT_OUTAGE: Duration = Duration::from_millis(100);
 /// A run with less than this proves nothing.
@@ -66,7 +65,7 @@ async fn watch_queues(world: Arc<World>, nodes: Vec<EmbeddedServer>) {
     }
 }
 
-/// P5: nothing that was released stays.
+/// P5: no released hold stays.
 pub async fn watch_holders(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(20)).await;
@@ -75,7 +74,7 @@ pub async fn watch_holders(world: Arc<World>) {
     }
 }
 
-/// P8: no hold is lost without a cause, and none that is lost is relied on.
+/// P8: no guard loses its hold without a cause, and no actor relies on a lost one.
 pub async fn watch_claims(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(20)).await;
@@ -84,8 +83,8 @@ pub async fn watch_claims(world: Arc<World>) {
     }
 }
 
-/// In half of the cases until an actor gets a lock, whose answer or message is under way then, and in some of these
-/// until it is about to be renewed first.
+/// In half of the cases, waits until an actor gets a lock, whose answer or message is under way then; in some of these,
+/// until just before its first renewal.
 async fn hand_in_hand(world: &World) {
     if world.later(2) == 0 {
         let _ = timeout(Duration::from_millis(300), world.taken.notified()).await;
@@ -98,7 +97,7 @@ struct Run {
     world: Arc<World>,
     site: Site,
     names: usize,
-    /// Many of one client wait for one lock, more than one poll verifies.
+    /// Many callers of one client wait for one lock: more than one poll verifies.
     is_crowded: bool,
 }
 
@@ -114,7 +113,7 @@ impl Run {
         let names = if is_crowded { 1 } else { 1 + world.below(3) as usize };
         let cluster = (nodes.len() > 1).then(|| Cluster::new(world, &nodes, names));
         let run = Self { world: world.clone(), site: Site::new(world, nodes, cluster), names, is_crowded };
-        // It has just been started.
+        // The server has just started.
         run.site.must_freeze();
         run
     }
@@ -141,12 +140,12 @@ impl Run {
         elapsed > 6 * FAULTY || elapsed > FAULTY && self.too_little_happened().is_none()
     }
 
-    /// What is wrong with a run in which too little happened to prove anything.
+    /// The complaint about a run in which too little happened to prove anything.
     fn too_little_happened(&self) -> Option<String> {
         let state = self.world.state();
         let (sections, expiries, faults) =
             (state.checker.sections, state.checker.expiries, state.faults.values().sum::<u64>());
-        // A freeze outlasts all leases, so in a strict run few holds are seen to expire.
+        // A freeze outlasts all leases, so in a strict run the checker sees few holds expire.
         let least_expiries = if state.strict { 0 } else { LEAST_EXPIRIES };
         let too_little = sections < LEAST_SECTIONS || faults < LEAST_FAULTS || expiries < least_expiries;
         too_little.then(|| format!("{sections} sections, {faults} faults and {expiries} expiries prove nothing"))
@@ -175,7 +174,6 @@ impl Run {
         self.site.processes.push(Process { client, actors: handles });
     }
 
-    /// Waits a little, then causes one fault.
     async fn cause_fault(&mut self) {
         let world = self.world.clone();
         match self.site.next_fault(move || vec![world.state().checker.last_asked.clone()]).await {
@@ -216,13 +214,13 @@ impl Run {
         self.site.must_freeze();
         self.site.nodes[node].start_up();
         if self.world.state().strict && !loses_data && self.world.chance(0.3) {
-            // Once more, while the freeze of those with the longest leases goes on.
+            // Once more, during the freeze of the clients with the longest leases.
             self.world.sleep_up_to(Duration::from_millis(1000)).await;
             Box::pin(self.restart_server(false)).await;
         }
     }
 
-    /// Another server takes over that is behind: it has the state of a while ago. Meanwhile anything may happen.
+    /// Another server with older data takes over. In the meantime anything may happen.
     async fn fail_over(&mut self) {
         let node = self.site.any();
         let Some((snapshot, remembered)) = self.site.snapshot(node) else { return };
@@ -233,8 +231,8 @@ impl Run {
             self.site.processes.get(self.world.below(4) as usize).map(|process| process.client.id().to_owned());
         let sleeper = sleeper.filter(|_| self.world.chance(0.5));
         sleeper.iter().for_each(|id| self.world.pause(id));
-        // As a rule a replica is behind by little, and then leases are not over yet. A client that sleeps meanwhile
-        // finally reads the grants of the server before, which the new one does not have any more (R15).
+        // A replica is usually only a little late, so leases have not ended yet. A client that slept in the meantime
+        // then reads grants of the earlier server, which the new one does not have (R15).
         let most = if sleeper.is_some() { 1000 } else { 300 };
         self.world.sleep_up_to(Duration::from_millis(most)).await;
         let outage = if self.world.chance(0.5) { SHORT_OUTAGE } else { Duration::from_millis(1500) };
@@ -243,8 +241,8 @@ impl Run {
         sleeper.iter().for_each(|id| self.world.go_on(id));
     }
 
-    /// Whether a node may lose data, and another one take over. Half of a slot cannot be lost: the correct state would
-    /// be unknown, and an operator has to mend it.
+    /// Whether a node may lose data, and another one take over. No loss of half a slot: the correct state would be
+    /// unknown, and an operator would have to repair it.
     fn may_forget(&self, node: usize, next: usize) -> bool {
         self.site.cluster.as_ref().is_none_or(|cluster| !cluster.is_moving() && cluster.may_forget(node, next))
     }
@@ -260,7 +258,7 @@ impl Run {
         }
         self.world.goes_down(longest_outage);
         self.site.nodes[node].shut_down();
-        // Never at once: by its clock the new server gives greater tokens than the old one has given.
+        // Never at once: by its clock the new server grants greater tokens than the old one did.
         sleep(Duration::from_millis(1)).await;
         self.world.sleep_up_to(longest_outage).await;
         match &self.site.cluster {
@@ -299,10 +297,10 @@ impl Run {
         state.checker.flushed(strict, node, at);
     }
 
-    /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
+    /// The calm phase: without faults every wait must end (P9) and nothing may remain (P10).
     async fn come_to_rest(&mut self, watching_claims: JoinHandle<()>) {
         self.site.be_calm();
-        // Once the last late messages have arrived, everything must work again.
+        // After the last late messages, everything must work again.
         sleep(SETTLING).await;
         let watching = tokio::spawn(watch_holders(self.world.clone()));
         // In a strict run each of them freezes the server.
@@ -338,7 +336,7 @@ impl Run {
         Some(Actor { world, client, number: 0, names: self.names, shortest_lease, lease, max_hold: None })
     }
 
-    /// A hold comes back where no waiter could find it.
+    /// A hold comes back at a name without waiters.
     async fn bring_back_a_ghost(&self, cluster: &Cluster) {
         let name = format!("lock{}", self.names);
         let Some(node) = cluster.home(&key_of(&name)) else { return };
@@ -351,7 +349,7 @@ impl Run {
         self.take_over(node, snapshot, remembered, SHORT_OUTAGE).await;
     }
 
-    /// Without any other fault. What it brings back must be gone soon, and nothing else must be lost.
+    /// Without any other fault. Everything that it brings back must go soon, and it must lose nothing else.
     async fn fail_over_in_calm(&self) {
         self.world.sleep_up_to(Duration::from_secs(3)).await;
         let node = self.site.any();

@@ -1,6 +1,5 @@
-//! What a seed decides before anything is drawn from it: so the other runs are what they would be without these.
+//! Decisions that depend on the seed alone, not on a draw: a new one leaves all other runs unchanged.
 
-/// Where a run takes place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topology {
     OneServer,
@@ -10,7 +9,7 @@ pub enum Topology {
     Shared,
 }
 
-/// The seeds from here on are those of shared names: so all others mean what they meant before.
+/// Seeds from here on are runs of shared names, so smaller seeds keep their meaning.
 pub const SHARED: u64 = 1_000_000_000_000_000_000;
 
 impl Topology {
@@ -40,37 +39,37 @@ pub fn is_strict(seed: u64) -> bool {
     seed % 4 == 3 && matches!(Topology::of(seed), Topology::OneServer | Topology::Shared) && !is_shared_in_cluster(seed)
 }
 
-/// Shared names in a cluster. Not in runs that the corpus had before.
+/// Shared names in a cluster. Not in older runs of the corpus.
 pub fn is_shared_in_cluster(seed: u64) -> bool {
     matches!(seed % 11, 7 | 8) && Topology::of(seed) == Topology::Shared
 }
 
-/// Futures of callers may rest, in two runs of three. Not yet those of a quorum.
+/// Futures of callers may go unpolled, in two runs of three. Not yet in a quorum.
 pub fn may_rest(seed: u64) -> bool {
     matches!(seed % 3, 1 | 2) && Topology::of(seed) != Topology::Quorum
 }
 
-/// Holds are passed on by handles.
+/// Handles pass holds on.
 pub fn has_handles(seed: u64) -> bool {
     matches!(seed % 13, 0 | 10) && Topology::of(seed) != Topology::Quorum
 }
 
-/// And leases are extended. Not where the corpus had handles before, and not of shared names: those runs stay what they are.
+/// Guards also extend leases. Not with shared names, nor in older runs of the corpus with handles.
 pub fn has_extends(seed: u64) -> bool {
     has_handles(seed) && seed % 2 == 1 && Topology::of(seed) != Topology::Shared
 }
 
-/// Clients have a `max_hold`. Not in runs that the corpus had before.
+/// Clients have a `max_hold`. Not in older runs of the corpus.
 pub fn has_max_hold(seed: u64) -> bool {
     matches!(seed % 17, 9..13) && Topology::of(seed) == Topology::OneServer
 }
 
-/// Permits are passed on by handles. Other seeds than those of the lock's handles, which stay what they are.
+/// Handles pass permits on. These seeds differ from the seeds with handles of locks, which stay unchanged.
 pub fn has_handles_of_permits(seed: u64) -> bool {
     matches!(seed % 13, 5..8) && Topology::of(seed) == Topology::Shared
 }
 
-/// Clients lose a right for a while. Not in runs that the corpus had before.
+/// Clients lose a right for a while. Not in older runs of the corpus.
 pub fn loses_rights(seed: u64) -> bool {
     match seed % 19 {
         3 | 7 => true,
@@ -79,7 +78,7 @@ pub fn loses_rights(seed: u64) -> bool {
     }
 }
 
-/// Clients are closed while their calls are under way. Not in runs that the corpus had before.
+/// Clients close with calls under way. Not in older runs of the corpus.
 pub fn closes(seed: u64) -> bool {
     match Topology::of(seed) {
         Topology::OneServer | Topology::Cluster => matches!(seed % 29, 7..10 | 12 | 13),
@@ -88,7 +87,7 @@ pub fn closes(seed: u64) -> bool {
     }
 }
 
-/// Random, and small enough to be read.
+/// Random, and short enough for people.
 pub fn random() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_millis() as u64

@@ -1,16 +1,17 @@
-//! Who had a name, or a place in its queue, and when: by this a call is judged that was told that others had it.
+//! Which owners had a name, or a place in its queue, and when. With this the checkers judge a call that reported that
+//! others had it.
 
 use std::collections::BTreeMap;
 
 /// Longer than any call with a limit takes, in ms.
 const REMEMBERED: i64 = 60_000;
 
-/// When each owner was last seen at a name, by key and owner: a time of one clock, in ms. Of the last minute.
+/// When each owner was last at a name, by key and owner: a time of one clock, in ms. Covers the last minute.
 #[derive(Default)]
 pub struct Sightings(BTreeMap<(String, String), i64>);
 
 impl Sightings {
-    /// These owners are there now, or were until a time before.
+    /// These owners are there now, or were until an earlier time.
     pub fn note<'a>(&mut self, key: &str, now: i64, owners: impl Iterator<Item = (&'a String, i64)>) {
         self.0.retain(|_, at| now < *at + REMEMBERED);
         self.0.extend(owners.map(|(owner, until)| ((key.to_owned(), owner.clone()), now.min(until))));
@@ -22,7 +23,7 @@ impl Sightings {
     }
 }
 
-/// What is wrong if none was.
+/// The violation if no other owner was.
 pub fn untrue(owner: &str, keys: &[String]) -> String {
     format!("{owner} was told that others had {keys:?}, and none had since it asked")
 }

@@ -1,4 +1,4 @@
-//! The servers of a run and the processes that use them: what is the same in every kind of run.
+//! The servers of a run and the processes that use them: the common part of all kinds of runs.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub struct Site {
     pub processes: Vec<Process>,
     /// The processes whose client's runtime has ended, or whose client closes.
     ended: Vec<Process>,
-    /// Kept until the run ends: a client that is dropped closes its connections, and a process that dies does not.
+    /// Kept until the run ends: a dropped client closes its connections, and a process that dies does not.
     dead: Vec<LockClient>,
     actors: usize,
 }
 
-/// What a client is made with.
+/// A client's options.
 pub struct Settings {
     pub builder: LockClientBuilder,
     pub operation_timeout: Duration,
@@ -64,21 +64,22 @@ impl Site {
         self.world.state().checker.report(promise, what);
     }
 
-    /// A random node. Nothing is drawn if there is only one.
+    /// A random node. Draws nothing if there is only one.
     pub fn any(&self) -> usize {
         if self.nodes.len() == 1 { 0 } else { self.world.below(self.nodes.len() as u64) as usize }
     }
 
-    /// Random ones, so that clients with different settings use the same names. `small`: how often a queue has room for a few only.
+    /// Random ones, so that clients with different settings use the same names. `small`: how often a queue has little
+    /// room.
     pub fn settings(&self, small: f64) -> Settings {
         let ms = |from: u64, to: u64| Duration::from_millis(from + self.world.below(to - from));
         let (operation_timeout, poll) = (ms(200, 1000), ms(200, 700));
         let shortest_lease = operation_timeout.max(poll);
-        // Sometimes a push arrives close to the last moment at which its grant can be trusted (R7).
+        // Sometimes a push arrives close to the last moment at which the client can trust its grant (R7).
         let grant = if self.world.chance(0.3) { ms(1, 2) } else { ms(1, 800) };
         let builder = LockClient::builder()
             .label("simulated")
-            // With a queue that can be full, acquire clears dead tickets early, which is code of its own.
+            // If the queue can be full, acquire clears dead tickets early, in separate code.
             .max_waiters(if self.world.chance(small) { 2 + self.world.below(8) as u32 } else { 65_536 })
             .operation_timeout(operation_timeout)
             .poll_interval(poll)
@@ -88,7 +89,7 @@ impl Site {
         Settings { builder: builder.lease(lease), operation_timeout, shortest_lease, lease }
     }
 
-    /// Where all clients are strict, with freezes that are not alike: the longest one counts.
+    /// If all clients are strict, their freezes differ: the longest one counts.
     pub fn strict(&self, builder: LockClientBuilder) -> LockClientBuilder {
         if !self.world.state().strict {
             return builder;
@@ -104,7 +105,8 @@ impl Site {
         Some(client)
     }
 
-    /// `None`: the server is down; another process may start later. What does not pass is wrong settings, with which none would begin.
+    /// `None`: the server is down; another process may start later. Any other error means wrong settings, with which no
+    /// client would begin.
     pub fn begun<T>(&self, made: Result<T, ConnectError>) -> Option<T> {
         let wrong = made.as_ref().err().filter(|error| !error.may_pass());
         wrong.into_iter().for_each(|error| self.violated("settings", error.to_string()));
@@ -128,17 +130,17 @@ impl Site {
         starts
     }
 
-    /// Another restart would freeze it for even longer, and a run without grants proves nothing.
+    /// Another restart would freeze it even longer, and a run without grants proves nothing.
     pub fn is_frozen(&self) -> bool {
         frozen_until(&self.nodes[0]) > self.world.server_ms()
     }
 }
 
-/// The next fault, on one server or a cluster: what a kind of run has a part of its own in.
+/// The next fault, on one server or a cluster. Each kind of run has its own part in some of them.
 pub enum Fault {
     /// None this time.
     NotNow,
-    /// It was caused, and there is no such part.
+    /// The site alone has caused it.
     Caused,
     Killed(String),
     Restart {
@@ -149,7 +151,7 @@ pub enum Fault {
     Flush,
 }
 
-/// What befalls processes and servers. A victim that is not there has nothing to suffer.
+/// Faults of processes and servers. A missing victim suffers nothing.
 impl Site {
     /// Waits a little, then causes one fault. `asked`: see [`close`].
     pub async fn next_fault(&mut self, asked: impl Fn() -> Vec<Asked> + Send + 'static) -> Fault {
@@ -205,7 +207,7 @@ impl Site {
         });
     }
 
-    /// Answers, messages and timers come late, and callers do not.
+    /// Answers, messages and timers come late; callers do not.
     fn delay_driver(&self, victim: usize, length: Duration) {
         let Some(victim) = self.processes.get(victim) else { return };
         let (world, id) = (self.world.clone(), victim.client.id().to_owned());
@@ -216,7 +218,8 @@ impl Site {
         });
     }
 
-    /// Not heard for longer than a waiter lives, then back. In half of the cases no message reaches it.
+    /// The servers receive nothing from it for longer than a waiter lives, then it is back. In half of the cases no
+    /// message reaches it.
     pub fn silence(&self, victim: usize) {
         let Some(victim) = self.processes.get(victim) else { return };
         self.world.fault("silences");
@@ -231,14 +234,14 @@ impl Site {
         });
     }
 
-    /// All that is sent to it arrives when it goes on.
+    /// Requests to it arrive when it goes on.
     pub fn stop_server(&self) {
-        // As often for less as for more than a waiter lives.
+        // Half the time less than a waiter lives, half the time more.
         let most = if self.world.chance(0.5) { 1000 } else { 9000 };
         self.world.stop_server(Duration::from_millis(self.world.below(most)));
     }
 
-    /// After a failover it is still subscribed to the server before, which is a replica now and repeats what is published.
+    /// After a failover it is still subscribed to the earlier server, now a replica, which repeats published messages.
     pub fn leave_behind(&self, victim: usize) {
         let Some(victim) = self.processes.get(victim) else { return };
         let (node, id) = (self.any(), victim.client.id().to_owned());
@@ -261,7 +264,7 @@ impl Site {
         (victim < self.processes.len()).then(|| self.processes.swap_remove(victim))
     }
 
-    /// Its id, for [`cut_off`](Self::cut_off).
+    /// Returns its id, for [`cut_off`](Self::cut_off).
     pub fn kill(&mut self, victim: usize) -> Option<String> {
         let process = self.take(victim)?;
         let id = process.client.id().to_owned();
@@ -270,7 +273,7 @@ impl Site {
         Some(id)
     }
 
-    /// Its actors go on, each until it is notified of the end. Its id, for [`cut_off`](Self::cut_off).
+    /// Its actors go on, each until it learns of the end. Returns its id, for [`cut_off`](Self::cut_off).
     pub fn end_runtime(&mut self, victim: usize) -> Option<String> {
         let process = self.take(victim)?;
         let id = process.client.id().to_owned();
@@ -279,7 +282,7 @@ impl Site {
         Some(id)
     }
 
-    /// Its actors go on, each until a call says that the client is closed. `asked`: see [`close`].
+    /// Its actors go on, each until a call reports that the client is closed. `asked`: see [`close`].
     pub fn close(&mut self, victim: usize, asked: impl Fn() -> Vec<Asked> + Send + 'static) {
         let Some(mut process) = self.take(victim) else { return };
         self.world.closes(process.client.id());
@@ -288,7 +291,7 @@ impl Site {
         self.ended.push(process);
     }
 
-    /// These servers hear now or later that the client is gone.
+    /// These servers learn now or later that the client is gone.
     pub fn cut_off(&self, id: &str, nodes: &[EmbeddedServer]) {
         if self.world.chance(0.6) {
             return nodes.iter().for_each(|node| node.disconnect(id));
@@ -306,14 +309,14 @@ impl Site {
         self.cluster.as_ref().is_some_and(|cluster| cluster.is_moving())
     }
 
-    /// Not of half a slot.
+    /// Never of half a slot.
     pub fn snapshot(&self, node: usize) -> Option<(Snapshot, Remembered)> {
         let snapshot = self.nodes[node].snapshot().filter(|_| !self.is_moving())?;
         self.world.note("snapshot", node, String::new);
         Some((snapshot, self.world.state().checker.remember()))
     }
 
-    /// R14: it has been started, or has lost its data. Until then (server ms) it grants nothing, if all clients are strict.
+    /// R14: it started, or lost its data. If all clients are strict, it grants nothing until then (server ms).
     pub fn must_freeze(&self) -> Option<i64> {
         let until = self.world.server_ms() + LONGEST_LEASE.as_millis() as i64;
         let mut state = self.world.state();
@@ -335,7 +338,7 @@ impl Site {
         }
     }
 
-    /// P9: who lost its place finds out, and the queue moves.
+    /// P9: waiters that lost their place find out, and the queue moves.
     pub fn nobody_waits_long(&self) {
         let rested = self.world.state().rested;
         let latest = self.world.elapsed().saturating_sub(LONGEST_CALM_WAIT + rested);
@@ -345,8 +348,8 @@ impl Site {
         }
     }
 
-    /// All actors end and all clients are closed. Callers of a client whose runtime has ended, or that is closed, have all been
-    /// notified: none waits for an answer that cannot come. Nothing of it can be released any more, so closing need not wait.
+    /// All actors end and all clients close. If a client's runtime has ended, or the client is closed, its callers all
+    /// know: none waits for an answer that cannot come. It can release nothing any more, so its close must not wait.
     pub async fn end_all(&mut self) {
         self.world.state().ending = true;
         self.world.wakes.notify_waiters();
@@ -387,7 +390,7 @@ impl Site {
         }
     }
 
-    /// Without what its checker has counted.
+    /// Without its checker's counts.
     pub fn outcome(&self) -> Outcome {
         let fingerprint = self.world.fingerprint();
         let (violations, timeline) = (self.world.violations(), self.world.timeline());

@@ -1,10 +1,11 @@
-//! What the timeline of a run says about one lock. A run has ten thousand lines, and a violation is about a few.
+//! The part of a run's timeline about one lock. A run has ten thousand lines, and a violation concerns a few.
 
 use std::collections::BTreeSet;
 
-/// How many of the last lines about the lock are shown. What the violation names is shown from the beginning on.
+/// How many of the last lines about the lock to show. For the names in the violation, the story starts at the
+/// beginning.
 const LAST: usize = 60;
-/// Events that everybody notices.
+/// Events that concern everybody.
 const EVERYWHERE: [&str; 18] = [
     "calm",
     "failovers",
@@ -26,15 +27,15 @@ const EVERYWHERE: [&str; 18] = [
     "takes over",
 ];
 
-/// The lines of `timeline` that belong to the lock of this violation, in their order: all that name its owner, token or
-/// actor, the last ones about the lock, and what happened to servers and to the clients that use the lock meanwhile.
-/// The words of the violation are those of the timeline.
+/// The lines of `timeline` that belong to the lock of this violation, in order: all that name its owner, token or
+/// actor, the last ones about the lock, and the events at servers and at the clients that use the lock in that time.
+/// The violation uses the words of the timeline.
 pub fn about<'a>(violation: &str, timeline: &'a [String]) -> Vec<&'a str> {
     let lines: Vec<_> = timeline.iter().map(|line| Line::of(line)).collect();
     let subjects = subjects(violation);
     let names_one = |line: &Line<'_>| subjects.iter().any(|subject| names(line.words, subject));
     let lock = lock_in(violation).or_else(|| lines.iter().rev().filter(|line| names_one(line)).find_map(Line::lock));
-    // A line of an actor does not name the lock, as a rule: it is about the lock that the actor last wanted.
+    // A line of an actor usually does not name the lock: it is about the lock that the actor last wanted.
     let mut wanting = BTreeSet::new();
     let mut is_about = Vec::new();
     for line in &lines {
@@ -73,7 +74,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn of(line: &'a str) -> Self {
         let rest = line.split_once(" s  ").map_or(line, |(_, rest)| rest);
-        // A column of twelve letters, or longer than that and then without a space in it.
+        // A column of twelve letters, or a longer word without a space.
         let column = rest.char_indices().skip(12).find(|(_, letter)| *letter == ' ');
         let (what, words) = rest.split_at(column.map_or(rest.len(), |(end, _)| end));
         Self { what: what.trim(), words: words.trim() }
@@ -112,12 +113,12 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The lock that a text is about: `lock0` of `fairlock:{n:lock0}`.
+/// The lock that a text is about: `lock0` in `fairlock:{n:lock0}`.
 fn lock_in(text: &str) -> Option<&str> {
     text.split_once("fairlock:{")?.1.split_once(':')?.1.split('}').next()
 }
 
-/// Owners, tokens and actors: what a violation is about.
+/// The owners, tokens and actors that a violation is about.
 fn subjects(violation: &str) -> BTreeSet<String> {
     let words: Vec<_> =
         violation.split([' ', ',', '(', ')', '"', '[', ']']).map(|word| word.trim_end_matches(':')).collect();
@@ -131,7 +132,7 @@ fn subjects(violation: &str) -> BTreeSet<String> {
     named.map(owner).chain(actors).collect()
 }
 
-/// As a whole: `P2:1` is not in `P2:10`.
+/// As a whole word: `P2:1` is not in `P2:10`.
 fn names(words: &str, subject: &str) -> bool {
     words.match_indices(subject).any(|(index, _)| {
         let before = words[..index].chars().next_back();
@@ -174,7 +175,7 @@ mod tests {
     fn a_story_has_the_lines_of_its_lock_alone() {
         let about_lock0 = ["0.100", "0.102", "0.104", "0.106", "0.107", "0.110", "0.110", "0.111"];
         assert_eq!(told("P1: fairlock:{n:lock0} is given away under T5"), about_lock0);
-        // The lock is that of the lines which name the token.
+        // The lock comes from the lines that name the token.
         assert_eq!(told("P4: without faults T5 ended with an error"), about_lock0);
         assert_eq!(
             told("P4: without faults T6 ended with an error"),

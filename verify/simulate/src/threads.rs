@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-/// Does the same with each of the items. The answers are in the order of the items.
+/// Does the same with each item. The answers are in the order of the items.
 pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let open = Mutex::new(items.iter().enumerate());
     let mut answers =
@@ -11,7 +11,7 @@ pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Does the same with each of the items that `next` gives, until it gives none.
+/// Does the same with each item from `next`, until it returns `None`.
 pub fn while_there_are<T, R: Send>(next: impl Fn() -> Option<T> + Sync, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let work_off = || std::iter::from_fn(&next).map(&work).collect::<Vec<_>>();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Decides by one seed what happens to messages, clocks and processes.
+//! Decides by one seed what messages, clocks and processes do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -40,24 +40,23 @@ pub struct FaultRates {
 pub const LONGEST_LEASE: Duration = Duration::from_millis(4000);
 /// The longest delay of a message, longer than any lease.
 const LATEST: Duration = Duration::from_secs(6);
-/// The most steps of tasks in one instant of virtual time (P10: no busy loop). Virtual time passes only when no
-/// task can run, so a busy loop would never end.
+/// The most steps of tasks in one instant of virtual time (P10: no busy loop). Virtual time passes only when no task
+/// can run, so a busy loop would never end.
 const MOST_STEPS: u64 = 300_000;
-/// How long the calm phase takes until no message from before it is in flight: a request, its reply, and a
-/// lease.
+/// How long the calm phase takes until no earlier message is in flight: a request, its reply, and a lease.
 pub const SETTLING: Duration = Duration::from_secs(2 * LATEST.as_secs() + 5);
-/// A request without an answer is tried again by then, also through a gate that a refusal has closed.
+/// A client repeats an unanswered request within this time, even through a gate that a refusal has closed.
 const TRIED_AGAIN: Duration = Duration::from_millis(2200);
 /// A message that takes longer may hinder the next one.
 const SLOW: Duration = Duration::from_millis(100);
-/// How long the keys of a queue live whose clients are all silent.
+/// How long the keys of a queue live if all its clients are silent.
 pub const QUEUES_LIVE: Duration = Duration::from_secs(90);
 
 impl FaultRates {
     fn of(rng: &mut fastrand::Rng) -> Self {
         let mut up_to = |most: f64| rng.f64() * rng.f64() * most;
-        // Not both in one run. One copy of a request could be refused and the other run, and the reply would say that
-        // nothing ran. A real connection cannot do that, because it makes no copies.
+        // Never both in one run: the server could refuse one copy of a request and run the other, and the reply would
+        // state that nothing ran. A real connection never makes copies.
         let duplicated = up_to(0.3);
         let refused = up_to(0.06);
         let (duplicated, refused) = if up_to(1.0) < 0.15 { (duplicated, 0.0) } else { (0.0, refused) };
@@ -90,11 +89,11 @@ struct Process {
     life: Life,
     /// Its client's runtime has ended: the background tasks are gone, the callers go on.
     runtime_ended: bool,
-    /// Its client's runtime is not driven for a while: the callers go on.
+    /// Nobody drives its client's runtime for a while: the callers go on.
     is_delayed: bool,
-    /// Its client has been told to close.
+    /// Its client closes or has closed.
     is_closed: bool,
-    /// The wakers of its tasks, by the tasks' numbers.
+    /// The wakers of its tasks, by number.
     wakers: BTreeMap<u64, Waker>,
 }
 
@@ -102,20 +101,20 @@ struct Process {
 #[derive(Default)]
 pub struct Script {
     pub mishaps: Vec<Mishap>,
-    /// From now on it is judged as a run without faults.
+    /// From now on the checker judges it as a run without faults.
     pub settled: bool,
-    /// The node that another one has replaced, and that does not know it. What it runs counts for nothing.
+    /// A node that another one has replaced without its knowledge. Its scripts do not count.
     pub replaced: Option<usize>,
 }
 
-/// What happens to the next request of this kind from this client, or to the next message pushed to it.
+/// What happens to this client's next request of this kind, or to the next message pushed to it.
 pub struct Mishap {
     pub client: String,
     pub script: &'static str,
     pub fate: Fate,
 }
 
-/// This client's requests of this kind are refused until then, and the others are served.
+/// The server refuses this client's requests of this kind until then, and serves the others.
 struct Refusing {
     client: String,
     script: &'static str,
@@ -123,16 +122,16 @@ struct Refusing {
     until: Duration,
 }
 
-/// The right to a command, which a client does not have for a while.
+/// The right to a command, which a client lacks for a while.
 struct Lacking {
     client: String,
-    /// `None`: at all of them.
+    /// `None`: on all of them.
     node: Option<usize>,
     command: &'static str,
     when: Range<Duration>,
 }
 
-/// Without the right to this one the server refuses every script as a whole.
+/// Without this right the server refuses every script as a whole.
 const EVALSHA: &str = "EVALSHA";
 
 const NO_EVALSHA: &str = "NOPERM this user has no permissions to run the 'evalsha' command";
@@ -148,16 +147,16 @@ pub enum Fate {
     ReplyLost,
     RequestTakes(Duration),
     ReplyTakes(Duration),
-    /// The command of the script with this number is refused, after others may have written.
+    /// The server refuses the script's command with this number, after others may have written.
     RefusedInside(u32),
-    /// It is answered as it is sent, so that its future has the answer, whatever happens to the connection.
+    /// The answer comes at once, so that its future has it, whatever happens to the connection.
     AtOnce,
-    /// Nothing goes wrong. A scenario waits until it is sent.
+    /// Nothing goes wrong. A scenario waits until the client sends it.
     Sent,
     PushTakes(Duration),
 }
 
-/// The fate of pushed messages is asked for by this name.
+/// Stands for pushed messages when the world looks up a fate.
 pub const PUSH: &str = "push";
 
 const REFUSALS: [&str; 4] =
@@ -179,44 +178,42 @@ struct Setting {
 
 pub struct State {
     pub rng: fastrand::Rng,
-    /// Draws the faults that were added later, so that the others are drawn as before.
+    /// Draws the faults that came later, so that the others stay as before.
     pub later: fastrand::Rng,
-    /// Draws what is done by handles, in runs that have them.
+    /// Draws the use of handles, in runs that have them.
     handles: Option<fastrand::Rng>,
-    /// Guards extend their leases, in some of these runs.
     extends: bool,
-    /// Actors ask for several names at once.
     pub has_sets: bool,
-    /// Draws the ends of clients whose calls are under way, in runs that have them.
+    /// Draws the ends of clients with calls under way, in runs that have them.
     closes: Option<fastrand::Rng>,
-    /// Draws when the driver of a client is delayed, in runs that have one.
+    /// Draws when a client's driver is delayed, in runs that have this.
     delays: Option<fastrand::Rng>,
-    /// As `handles`, for those of permits.
+    /// Like `handles`, for permits.
     permits: Option<fastrand::Rng>,
-    /// As `handles`, for `max_hold`.
+    /// Like `handles`, for `max_hold`.
     limits: Option<fastrand::Rng>,
-    /// Futures of callers may rest.
+    /// Futures of callers may go unpolled.
     may_rest: bool,
     /// How long others may have waited because of that, in the calm phase.
     pub rested: Duration,
     refusing: Vec<Refusing>,
-    /// Clients that had a refusal, and no other answer since: they send one request at a time (decision 40).
+    /// Clients that had a refusal and no other answer since: they send one request at a time (decision 40).
     refused: BTreeSet<String>,
-    /// The request of a client that is to be refused half-way, by its script, and the command.
+    /// The client's request that the server will refuse half-way, by its script, and the command.
     refused_inside: Option<(String, String, u32)>,
     lacking: Vec<Lacking>,
     /// Draws the rights that clients lose, in runs that have this.
     rights: Option<fastrand::Rng>,
-    /// The server's clock goes on at each of them, also if many things happen in one instant here: so its tokens differ.
+    /// The server's clock advances at each of them, even if many things happen in one instant here, so its tokens
+    /// differ.
     pub flushes: u64,
     pub rates: FaultRates,
     /// All clients have `strict_restart`.
     pub strict: bool,
-    /// The ms by which the clock of each node is ahead of the common time. One server has that too.
+    /// By how many ms the clock of each node is ahead of the common time. A single server has an entry too.
     ahead: Vec<u64>,
     /// The script of a scenario.
     pub script: Option<Script>,
-    /// The calm phase: no faults.
     pub calm: bool,
     calm_since: Duration,
     /// In the calm phase: when the server was last down, or a slot last moved.
@@ -226,7 +223,7 @@ pub struct State {
     pub checker: Checker,
     pub faults: BTreeMap<&'static str, u64>,
     processes: BTreeMap<String, Process>,
-    /// The current instant of virtual time, and the steps that were taken in it.
+    /// The current instant of virtual time, and the steps taken in it.
     instant: (Duration, u64),
     tasks: u64,
     trace: DefaultHasher,
@@ -234,12 +231,11 @@ pub struct State {
     /// The server's clock when the run began, in microseconds.
     pub origin: Option<i64>,
     names: BTreeMap<String, String>,
-    /// A command of the script that runs may be refused.
+    /// The server may refuse a command of the script that runs.
     pub meddled: bool,
     /// The server stands still until then, and its connections stay.
     stopped_until: Duration,
-    /// Until when a client, at a node, is connected to a server that was demoted. What is published reaches it, and
-    /// what it sends is lost.
+    /// Until when a client, at a node, is connected to a demoted server: it gets messages, and its requests are lost.
     behind: BTreeMap<(usize, String), Duration>,
     /// Since when each actor waits.
     pub waiting: BTreeMap<usize, Duration>,
@@ -248,18 +244,17 @@ pub struct State {
 pub struct World {
     me: Weak<Self>,
     state: Mutex<State>,
-    /// One, or the nodes of a cluster. While the run lasts.
+    /// One, or the nodes of a cluster. Empty after the run.
     nodes: Mutex<Vec<EmbeddedServer>>,
     began: Instant,
-    /// Notified when a renewal is sent on by ASK.
+    /// Notified when a node redirects a renewal by ASK.
     pub sent_on: Notify,
     /// Notified when an actor gets a lock, before it knows.
     pub taken: Notify,
-    /// Notified when resting futures are to go on.
+    /// Notified to end every pause in polling.
     pub wakes: Notify,
 }
 
-/// The world around one node.
 pub struct Around {
     pub world: Arc<World>,
     pub node: usize,
@@ -281,10 +276,10 @@ impl World {
         let is_cluster = is_shared || Topology::of(seed) == Topology::Cluster;
         let mut ahead = vec![0];
         if is_cluster {
-            // As with refusals: one copy could run and the other be sent elsewhere.
+            // As with refusals: one copy could run while a node redirects the other.
             rates.duplicated = 0.0;
-            // A large difference makes clients that are heard seem dead, as their deadlines are those of the node before. And leases
-            // of shared names end by the clock of the node (docs/deploying.md).
+            // Deadlines come from the clock of the node before, so with a large difference live clients seem dead. And
+            // leases of shared names end by the clock of the node (docs/deploying.md).
             let most = if rng.bool() { 300 } else { 8000 };
             let most = if is_shared { 0 } else { most };
             ahead = (0..2 + rng.usize(..2)).map(|_| rng.u64(..=most)).collect();
@@ -305,7 +300,7 @@ impl World {
         world
     }
 
-    /// One server, the nodes of a cluster, or the servers of a quorum, and nothing goes wrong but what is written.
+    /// One server, the nodes of a cluster, or the servers of a quorum. Only what the scenario states goes wrong.
     pub fn scripted() -> Arc<Self> {
         let rates = FaultRates { calm_delay: 1, clock_rate: 1.0, ..FaultRates::default() };
         let (rng, script) = (fastrand::Rng::with_seed(0), Some(Script::default()));
@@ -388,12 +383,12 @@ impl World {
         Keys::of(&self.served(), lock)
     }
 
-    /// One: there is no cluster.
+    /// 1 without a cluster.
     pub fn nodes(&self) -> usize {
         self.state().ahead.len()
     }
 
-    /// The ms by which the clock of a node is ahead.
+    /// By how many ms the clock of a node is ahead.
     pub fn ahead(&self, node: usize) -> i64 {
         self.state().ahead[node] as i64
     }
@@ -402,7 +397,7 @@ impl World {
         Instant::now().saturating_duration_since(self.began)
     }
 
-    /// A random number from 0 up to `bound`, excluded.
+    /// A random number below `bound`.
     pub fn below(&self, bound: u64) -> u64 {
         self.state().rng.u64(..bound)
     }
@@ -411,43 +406,43 @@ impl World {
         self.state().rng.f64() < probability
     }
 
-    /// As `below`, for the faults that came later.
+    /// Like `below`, for the faults that came later.
     pub fn later(&self, bound: u64) -> u64 {
         self.state().later.u64(..bound)
     }
 
-    /// Whether a hold is passed on by a handle now.
+    /// Whether a handle passes a hold on now.
     pub fn passes_on(&self) -> bool {
         self.state().handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
     }
 
-    /// Whether a lease is extended now.
+    /// Whether a guard extends its lease now.
     pub fn extends(&self) -> bool {
         let mut state = self.state();
         state.extends && state.handles.as_mut().is_some_and(|random| random.u8(..4) == 0)
     }
 
-    /// As `below`, for what is done by a handle.
+    /// Like `below`, for handles.
     pub fn of_handle(&self, bound: u64) -> u64 {
         self.state().handles.as_mut().map_or(0, |random| random.u64(..bound))
     }
 
-    /// The `max_hold` of a client with this lease: only in runs that have one.
+    /// The `max_hold` of a client with this lease, in runs that have one.
     pub fn max_hold(&self, lease: Duration) -> Option<Duration> {
         self.state().limits.as_mut().map(|random| lease + Duration::from_millis(random.u64(..6000)))
     }
 
-    /// As `below`, for what is done by a handle of permits.
+    /// Like `below`, for handles of permits.
     pub fn of_permit(&self, bound: u64) -> u64 {
         self.state().permits.as_mut().map_or(0, |random| random.u64(..bound))
     }
 
-    /// Whether one in so many times something is done by a handle of permits: only in runs that have them.
+    /// Whether to use a handle of permits now, one in `times` times, in runs that have them.
     pub fn by_handle_of_permits(&self, times: u64) -> bool {
         self.state().permits.as_mut().is_some_and(|random| random.u64(..times) == 0)
     }
 
-    /// How long a future of a caller rests that begins to do so now; mostly it does not.
+    /// How long a caller's future goes unpolled from now on; mostly it does not.
     pub fn rests_for(&self) -> Option<Duration> {
         let mut state = self.state();
         if !state.may_rest || state.ending || state.later.u64(..100) > 0 {
@@ -463,8 +458,8 @@ impl World {
         tokio::time::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// The common time, in ms: the clock of the server, or that of a node less what it is ahead. Known from the first
-    /// script on.
+    /// The common time, in ms: the clock of the server, or a node's clock less its lead. Known from the first script
+    /// on.
     pub fn server_ms(&self) -> i64 {
         let origin = self.state().origin.unwrap_or(0);
         (origin + self.common_time(self.elapsed()).as_micros() as i64) / 1000
@@ -513,7 +508,7 @@ impl World {
         found.iter().map(|violation| state.readable(violation)).collect()
     }
 
-    /// Wraps a caller's task of a process: it is paused and killed with the process.
+    /// Wraps a caller's task of a process, which pauses and dies with the process.
     pub fn in_process(&self, process: &str, task: Task) -> Task {
         self.wrap(process, task, false)
     }
@@ -546,17 +541,17 @@ impl World {
         self.state().is_settling(now)
     }
 
-    /// How long a message takes where nothing else is said.
+    /// How long a message takes unless a fault or scenario changes it.
     pub fn usual_delay(&self) -> Duration {
         self.state().usual_delay()
     }
 
-    /// From here on each message takes that long, where nothing else is said.
+    /// Sets the usual delay of a message.
     pub fn messages_take(&self, delay: Duration) {
         self.state().rates.calm_delay = delay.as_millis() as u64;
     }
 
-    /// The server is down, for `longest` at most. Only noted in the calm phase.
+    /// The server is down, for `longest` at most. Noted only in the calm phase.
     pub fn goes_down(&self, longest: Duration) {
         let until = self.elapsed() + longest;
         let mut state = self.state();
@@ -566,7 +561,7 @@ impl World {
         state.checker.goes_down(longest);
     }
 
-    /// A slot moves until then. Calls for its locks wait, and what is held is renewed.
+    /// A slot moves until then. Calls for its locks wait, and clients renew their holds.
     pub fn stalls_until(&self, until: Duration) {
         let mut state = self.state();
         if state.calm {
@@ -574,12 +569,11 @@ impl World {
         }
     }
 
-    /// A slot has moved, in the calm phase.
     pub fn has_moved_lately(&self) -> bool {
         self.was_down_since(self.elapsed().saturating_sub(Duration::from_secs(1)))
     }
 
-    /// Whether the server was down since then, or a slot moved, in the calm phase.
+    /// Whether, in the calm phase, the server was down since then or a slot moved.
     pub fn was_down_since(&self, begun: Duration) -> bool {
         self.state().last_down.is_some_and(|last| last >= begun)
     }
@@ -590,7 +584,7 @@ impl World {
         }
     }
 
-    /// Its tasks look at what has changed.
+    /// Wakes its tasks, so that they see the change.
     fn change(&self, process: &str, change: impl FnOnce(&mut Process)) {
         let wakers = {
             let mut state = self.state();
@@ -610,7 +604,7 @@ impl World {
     pub fn go_on(&self, process: &str) {
         self.note("goes on", 0, || process.to_owned());
         self.set_life(process, Life::Runs);
-        // What hindered it before the pause may go on.
+        // Its hindrance from before the pause may go on.
         self.hindered(process, self.elapsed() + SLOW);
         let mut state = self.state();
         if !state.process(process).is_delayed {
@@ -618,7 +612,7 @@ impl World {
         }
     }
 
-    /// For how long the driver of a client is delayed now: only in runs that have one, and mostly it is not.
+    /// How long a client's driver is delayed now, in runs that have this; mostly it is not.
     pub fn delays_a_driver(&self) -> Option<Duration> {
         let mut state = self.state();
         let random = state.delays.as_mut()?;
@@ -643,7 +637,7 @@ impl World {
         }
     }
 
-    /// Does nothing where it is driven: a run without delays stays what it is.
+    /// Does nothing if it is driven, so that a run without delays stays the same.
     pub fn drive_again(&self, process: &str) {
         if self.state().process(process).is_delayed {
             self.drive(process);
@@ -659,7 +653,7 @@ impl World {
 }
 
 impl World {
-    /// The runtime that the client was made in ends; its callers are in another one.
+    /// The runtime that made the client ends; its callers are in another one.
     pub fn end_runtime(&self, process: &str) {
         self.fault_of("runtimes_ended", process);
         self.hindered(process, Duration::MAX);
@@ -680,7 +674,7 @@ impl World {
         state.checker.connected(node, client, false);
     }
 
-    /// Its renewals may not be answered until then.
+    /// The server may not answer its renewals until then.
     fn hindered(&self, client: &str, until: Duration) {
         self.state().checker.hinder(client, until);
     }
@@ -713,12 +707,11 @@ impl World {
         !self.state().process(process).runtime_ended
     }
 
-    /// Whether a client is closed now, while its calls are under way: only in runs that have this.
+    /// Whether a client closes now, with calls under way, in runs that have this.
     pub fn closes_one(&self) -> bool {
         self.state().closes.as_mut().is_some_and(|random| random.u8(..6) == 0)
     }
 
-    /// The client of this process closes.
     pub fn closes(&self, process: &str) {
         self.fault_of("closes", process);
         self.hindered(process, Duration::MAX);
@@ -731,7 +724,7 @@ impl World {
 }
 
 impl State {
-    /// How often a server has got an earlier state back.
+    /// How often a server got an earlier state back.
     pub fn restored(&self) -> u64 {
         let kinds = ["failovers", "failovers_unnoticed", "nodes_replaced", "slots_moved_back", "masters_put_back"];
         kinds.iter().filter_map(|kind| self.faults.get(kind)).sum()
@@ -755,7 +748,7 @@ impl State {
         self.instant.1 += 1;
         if self.instant.1 == MOST_STEPS {
             self.checker.report("P10", "a busy loop".to_owned());
-            // Ends the loop, no matter which process has it.
+            // Ends the loop, no matter which process runs it.
             self.processes.values_mut().for_each(|process| process.life = Life::Dead);
         }
     }
@@ -813,7 +806,7 @@ impl State {
         happens
     }
 
-    /// How long a message takes where nothing goes wrong.
+    /// How long a message takes if nothing goes wrong.
     fn usual_delay(&self) -> Duration {
         Duration::from_millis(self.rates.calm_delay)
     }
@@ -833,7 +826,7 @@ impl State {
         Duration::from_millis(self.rng.u64(..=most))
     }
 
-    /// What a scenario has in store for this message.
+    /// The scenario's fate for this message, if it has one.
     fn fate(&mut self, client: &str, script: &str) -> Option<Fate> {
         let mishaps = &mut self.script.as_mut()?.mishaps;
         let index = mishaps.iter().position(|mishap| mishap.client == client && mishap.script == script)?;
@@ -844,12 +837,12 @@ impl State {
         self.script.get_or_insert_default().mishaps.push(mishap);
     }
 
-    /// Whether it has met all that was in store for it.
+    /// Whether every mishap has happened.
     pub fn has_met_all(&self) -> bool {
         self.script.as_ref().is_none_or(|script| script.mishaps.is_empty())
     }
 
-    /// The client has a name in the timeline.
+    /// Names the client in the timeline.
     pub fn call(&mut self, client: &str, name: &str) {
         self.names.insert(client.to_owned(), name.to_owned());
     }
@@ -860,8 +853,8 @@ impl State {
         let took = copies.iter().filter_map(took).min();
         let is_answered = took.is_some_and(|took| took < SLOW);
         let is_alone = if is_answered { self.refused.remove(client) } else { self.refused.contains(client) };
-        // With few requests in flight, or one, each may keep a renewal waiting. And a fixed lease counts from before its
-        // acquire.
+        // With few requests in flight, or one, each may keep a renewal waiting. And a fixed lease counts from before
+        // its acquire.
         let begins_late = script == "acquire" && took.is_some();
         if script != "renew" && !begins_late && !is_alone && !self.checker.overloaded.contains(client) {
             return;
@@ -877,7 +870,7 @@ impl State {
         self.checker.hinder(client, now + TRIED_AGAIN);
     }
 
-    /// Some of the connected clients are refused one kind of request, most often renewals. With copies: see
+    /// The server refuses some connected clients one kind of request, most often renewals. Not in runs with copies: see
     /// `FaultRates`.
     fn refuses_a_verb(&mut self) -> Option<(&'static str, &'static str, Duration)> {
         if self.calm || self.rates.duplicated > 0.0 || self.later.bool() {
@@ -888,7 +881,7 @@ impl State {
         Some((script, why, Duration::from_millis(self.later.u64(1000..5000))))
     }
 
-    /// Some of the connected clients lose a right for a while, and some in the middle of what they do.
+    /// Some connected clients lose a right for a while, some in the middle of their work.
     pub fn loses_a_right(&mut self, client: &str, node: usize, now: Duration) {
         if self.calm || self.rates.duplicated > 0.0 {
             return;
@@ -905,7 +898,7 @@ impl State {
         self.count("rights_lost");
     }
 
-    /// A command to which the client has no right now: `EVALSHA`, or one of the others.
+    /// A command that the client may not run now: `EVALSHA`, or one of the others.
     fn lacks(&self, client: &str, node: usize, now: Duration, evalsha: bool) -> Option<&'static str> {
         let is_meant = |it: &&Lacking| {
             it.client == client
@@ -943,7 +936,7 @@ impl Around {
                     state.refused_inside = Some((client.to_owned(), script.to_owned(), number));
                     (usual, Some(usual))
                 }
-                // The second one is of no request.
+                // A push does not belong to a request.
                 Fate::ReplyLost | Fate::PushTakes(_) | Fate::Sent => (usual, None),
             };
             return vec![Delivery { request, reply }];
@@ -987,7 +980,7 @@ impl Faults for Around {
     }
 
     fn refuse(&self, client: &str, script: &str) -> Option<&'static str> {
-        // The server in the process has no message for it that could be lost.
+        // The server in this process sends it nothing that could be lost.
         if script == "boot" {
             return None;
         }
@@ -1081,8 +1074,7 @@ impl Faults for Around {
     fn ran(&self, ran: &Ran<'_>) {
         let at = self.elapsed();
         let (origin, ahead) = (ran.at - self.server_time(at).as_micros() as i64, self.ahead(self.node));
-        // Before the state is locked: the server asks for its time.
-        // The record of boot.lua is no lock.
+        // Before this locks the state: the server asks for its time. The record of boot.lua is not a lock.
         let keys = if ran.script == "boot" { Keys::default() } else { self.keys_of(&ran.keys[0]) };
         let mut state = self.state();
         state.origin.get_or_insert(origin);
@@ -1149,7 +1141,7 @@ pub fn describe(ran: &Ran<'_>) -> String {
     format!("{} from {} on {} -> {reply}", request.join(" "), ran.client, ran.keys[0])
 }
 
-/// A task of a process. It does not run while the process is paused, and is dropped when the process dies.
+/// A task of a process. It pauses and dies with the process.
 struct ProcessTask {
     world: Weak<World>,
     process: String,

@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::testbed::{Testbed, eventually, note, now, to_ms};
 use crate::watch::ScriptWatch;
 
-/// On all shards.
+/// Names on all shards.
 fn plan() -> Plan {
     let of_each = |start: &str, count| -> Vec<String> {
         (0..SHARDS).flat_map(|shard| names(start, count, |slot| shard_of_slot(slot) == shard)).collect()
@@ -25,12 +25,12 @@ fn plan() -> Plan {
     Plan { names, alone, long, section: Duration::from_millis(15) }
 }
 
-/// Names of a gate on this shard.
+/// The name of a gate on this shard.
 fn gate_on(shard: usize) -> String {
     names("gate:", 1, |slot| shard_of_slot(slot) == shard).remove(0)
 }
 
-/// Ends the load. Nothing may be left on any node that is up.
+/// Ends the load. It must leave nothing on any node that is up.
 async fn finish(cluster: &Cluster, run: Run, report: &mut Report) -> Findings {
     let masters: Vec<&Server> = cluster.masters().await.into_iter().map(|node| node.server.as_ref()).collect();
     let mut others = Vec::new();
@@ -53,7 +53,7 @@ fn others_must_go_on(report: &mut Report, findings: &Findings, shard: usize) {
     report.reach("stall elsewhere ms", stall_elsewhere(findings, shard), 500);
 }
 
-/// One slot goes to and fro between all masters. Its names are busy, and one of them is held and renewed meanwhile.
+/// One slot moves around between all masters. Its names are busy, and one holder renews its hold all the time.
 pub async fn slots_move(bed: &Testbed, extent: Extent) -> Report {
     let cluster = Cluster::start(bed, &[], &[]).await;
     move_slots(&cluster, builder, if extent == Extent::Short { 8 } else { 50 }, extent).await
@@ -72,7 +72,7 @@ async fn move_slots(cluster: &Cluster, builder: fn() -> LockClientBuilder, moves
     run.record.fault();
     let (mut keys, mut longest) = (0, 0);
     for number in 0..moves {
-        // Now and then so slowly that a renewal meets the slot on its way: one comes every third of a lease.
+        // Sometimes so slowly that a renewal meets the moving slot: one comes every third of a lease.
         let dwell = Duration::from_millis(if number % 4 == 0 { 400 } else { 20 });
         let target = &cluster.nodes[(shard_of_slot(slot) + number + 1) % SHARDS];
         let begun = now();
@@ -178,8 +178,7 @@ pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// Nodes that do not announce their host: it is nil in CLUSTER SLOTS and empty in MOVED, and means the node that was
-/// asked.
+/// Nodes that do not announce their host. It is nil in CLUSTER SLOTS and empty in MOVED: the node that was asked.
 pub async fn unknown_endpoints(bed: &Testbed, extent: Extent) -> Report {
     let args = ["--cluster-preferred-endpoint-type", "unknown-endpoint"];
     let cluster = Cluster::start(bed, &args, &[]).await;
@@ -205,12 +204,12 @@ pub async fn unknown_endpoints(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// The shard of which a node was the first master.
+/// The shard whose first master, or first replica, is this node.
 fn shard_of_first(node: &Node, cluster: &Cluster) -> usize {
     cluster.nodes.iter().position(|other| other.id == node.id).expect("a node of ours") % SHARDS
 }
 
-/// Master and replica of a shard are gone, then the master comes back. Names elsewhere go on; names there wait.
+/// Kills master and replica of a shard, then restarts the master. Names elsewhere go on; names of the shard wait.
 pub async fn shard_without_master(bed: &Testbed, extent: Extent) -> Report {
     let args = ["--cluster-require-full-coverage", "no", "--appendonly", "yes"];
     let cluster = Cluster::start(bed, &args, &[]).await;
@@ -268,17 +267,17 @@ pub async fn uncovered_slot(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// The owner first: others would hear from it that it has the slot.
+/// The owner first: others would learn from it that it has the slot.
 async fn drop_slot(cluster: &Cluster, owner: &Node, slot: u16) {
     let command = format!("CLUSTER DELSLOTS {slot}");
     owner.server.tell::<String>(&command).await;
     for node in cluster.nodes.iter().filter(|node| node.id != owner.id) {
-        // A node that knows of it already has nothing to delete.
+        // For a node that has learned of it already, this fails.
         let _ = node.server.ask::<String>(&command).await;
     }
 }
 
-/// The clocks of the nodes are 3 s apart: masters among each other, and each master and its replica.
+/// The clocks of the nodes are 3 s apart: between masters, and between each master and its replica.
 pub async fn clocks_differ(bed: &Testbed, extent: Extent) -> Report {
     let clock = ShiftedClock::build(bed.path());
     let environments = [0, 3000, -3000, 3000, 0, 0].map(|shift| clock.environment(shift));

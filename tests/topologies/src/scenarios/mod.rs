@@ -22,7 +22,6 @@ pub struct Scenario {
     pub run: fn(Rc<Testbed>, Extent) -> Running,
 }
 
-/// How much of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Short,

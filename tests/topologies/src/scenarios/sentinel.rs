@@ -1,4 +1,4 @@
-//! Failovers that Sentinels make, by order or because a master is gone; Sentinels that say something else.
+//! Failovers by Sentinels, on command or after a master has failed, and Sentinels that disagree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ fn plan() -> Plan {
     Plan::new(16, 6)
 }
 
-/// The other servers, on which nothing may be left behind.
+/// The other servers, which the clients must leave clean.
 pub fn others<'a>(sentinels: &'a Sentinels, master: &Server) -> Vec<&'a Server> {
     let others = sentinels.servers.iter().filter(|server| server.port() != master.port());
     others.map(AsRef::as_ref).collect()
 }
 
-/// Beyond the switch no script is called at the old master for long.
+/// Soon after the switch, no client calls a script at the old master.
 fn must_leave(report: &mut Report, old: &ScriptWatch, since: Nanos) {
     let ms = to_ms(old.last_call().saturating_sub(since));
     report.reach("old master used ms", ms, 1000);
@@ -44,7 +44,7 @@ async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>, ext
     let run = Run::with(clients, plan()).await;
     let mut report = Report::new(extent);
     let before = run.inversions("gate").await;
-    // A queue that is there before, during and after.
+    // A queue that exists before, during and after the failover.
     let gate = run.shut_gate("gate-across").await;
     let used = ScriptWatch::start(old.clone());
     run.record.fault();
@@ -58,12 +58,12 @@ async fn fail_over_by_order(sentinels: &Sentinels, clients: Vec<LockClient>, ext
     report.must(before + behind == 0, "served out of order while one server was the master");
     report.figure("inversions across", across as u64);
     let findings = run.finish(&mut report, &[&master], &others(sentinels, &master), |_| 0).await;
-    // What the old master granted when it was one no longer, Redis loses.
+    // Redis loses the grants that the old master made after its demotion.
     report.reach("stall of a name ms", findings.name_stall, 1500).must_keep_established(&findings).must_tell(&findings);
     (report, findings)
 }
 
-/// The same where tokens must grow.
+/// The same for a failover over which tokens must grow.
 async fn fail_over_and_keep_tokens(sentinels: &Sentinels, clients: Vec<LockClient>, extent: Extent) -> Report {
     let (mut report, findings) = fail_over_by_order(sentinels, clients, extent).await;
     report.must_keep_tokens(&findings).must_have_no_ghosts(&findings);
@@ -104,7 +104,7 @@ pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     let resumed = now();
     old.resume();
     sentinels.until_follows(&old).await;
-    // What was in the sockets runs when the server goes on. No client sends more.
+    // The server runs the requests left in its sockets when it continues. No client sends more.
     must_leave(&mut report, &used, resumed);
     run.settle().await;
     let findings = run.finish(&mut report, &[&master], &others(&sentinels, &master), |_| 0).await;
@@ -113,7 +113,7 @@ pub async fn master_frozen(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// One of three Sentinels names a server of its own, which would take every lock: the other two are believed.
+/// One of three Sentinels names a server of its own, which would grant every lock. The clients must follow the others.
 pub async fn stale_sentinel(bed: &Testbed, extent: Extent) -> Report {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
     let decoy = Server::new(bed, "decoy").start().await;
@@ -129,12 +129,12 @@ pub async fn stale_sentinel(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// The old master, one Sentinel and one process are cut off. With `min-replicas-to-write` the cut-off master gives and
-/// renews nothing, so exclusion holds on both sides. It releases nothing either: what the cut-off process held stays
-/// locked for a lease.
+/// The old master, one Sentinel and one process are cut off. With `min-replicas-to-write` the cut-off master grants
+/// and renews nothing, so exclusion holds on both sides. It releases nothing either, so the cut-off process blocks its
+/// locks for a lease.
 pub async fn split(bed: &Testbed, extent: Extent) -> Report {
     let split = Split::start(bed).await;
-    // In this process: those on the side of the majority.
+    // This process has the clients on the majority's side.
     let run = Run::with(connect_all(&split.majority_url(), 2).await, Plan::new(12, 3)).await;
     let socket = bed.path().join("resource");
     run.record.resource.serve(&socket);
@@ -148,7 +148,7 @@ pub async fn split(bed: &Testbed, extent: Extent) -> Report {
     run.record.fault();
     let master = split.cut().await;
     run.settle().await;
-    // Behind the lease of what the cut-off process held.
+    // After the leases of the cut-off process.
     tokio::time::sleep(Duration::from_secs(10)).await;
     note("the cut is mended");
     split.mend();
@@ -166,16 +166,16 @@ pub async fn split(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// Two sides with proxies between them. On the side of the minority: the first master and the first Sentinel.
+/// Two sides with proxies between them. The first master and the first Sentinel are on the minority's side.
 ///
-/// Each side knows the servers of the other one by their proxies, and its own directly.
+/// Each side reaches the servers of the other one through proxies, and its own directly.
 struct Split {
     old: Arc<Server>,
     replica: Arc<Server>,
     sentinels: Vec<Server>,
     /// To the old master and to each Sentinel, from the other side.
     proxies: Vec<Proxy>,
-    /// To the replica. It is cut for good: beyond it, Sentinels of the majority would take it for one more replica.
+    /// To the replica. Never mended: through it, Sentinels of the majority would see one more replica.
     to_replica: Proxy,
 }
 
@@ -190,7 +190,7 @@ impl Split {
         let replica = Arc::new(replica.start().await);
         eventually("the replica has the data", async || replica.replicates().await).await;
         for setting in ["min-replicas-to-write 1", "min-replicas-max-lag 1"] {
-            // The new master will have no replica as long as the sides are apart: only the old one needs it.
+            // The new master lacks a replica while the sides are apart, so only the old one gets this setting.
             old.tell::<String>(&format!("CONFIG SET {setting}")).await;
         }
         let mut split = Self { old, replica, sentinels: Vec::new(), proxies: vec![to_old], to_replica };
@@ -230,7 +230,7 @@ impl Split {
         url("", &[self.sentinels[0].address(), self.proxied(1), self.proxied(2)], SERVICE)
     }
 
-    /// Cuts, and waits for the new master.
+    /// Cuts the sides apart, and waits for the new master.
     async fn cut(&self) -> Arc<Server> {
         note("the sides are cut apart");
         self.to_replica.cut();
@@ -267,7 +267,7 @@ pub async fn wrong_service(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// The data has another password than the Sentinels.
+/// The data servers have another password than the Sentinels.
 pub async fn passwords(bed: &Testbed, extent: Extent) -> Report {
     let setup = Setup { data_password: Some("of-data"), sentinel_password: Some("of-sentinels"), ..Setup::default() };
     let sentinels = Sentinels::start(bed, setup).await;
@@ -280,15 +280,14 @@ pub async fn passwords(bed: &Testbed, extent: Extent) -> Report {
     fail_over_and_keep_tokens(&sentinels, clients, extent).await
 }
 
-/// The first master is 3 s behind the others. So what it gave lasts 3 s less on the new one, and tokens leap.
+/// The clock of the first master is 3 s slow. So its grants last 3 s less on the new one, and tokens jump ahead.
 pub async fn new_master_ahead(bed: &Testbed, extent: Extent) -> Report {
     let (sentinels, clients) = with_clocks(bed, -3000).await;
     fail_over_and_keep_tokens(&sentinels, clients, extent).await
 }
 
-/// The first master is 3 s ahead of the others. It granted tokens after the new one was made that no other server has:
-/// the new one gives smaller tokens until its clock is where that of the old one was. P2 does not hold there, all else
-/// does.
+/// The clock of the first master is 3 s fast. The tokens of its last grants, made after the promotion, are on no other
+/// server. So the new master grants smaller tokens until its clock catches up. P2 does not hold there; all else does.
 pub async fn new_master_behind(bed: &Testbed, extent: Extent) -> Report {
     let (sentinels, clients) = with_clocks(bed, 3000).await;
     let (mut report, findings) = fail_over_by_order(&sentinels, clients, extent).await;
@@ -305,7 +304,7 @@ async fn with_clocks(bed: &Testbed, first_ms: i64) -> (Sentinels, Vec<LockClient
     (sentinels, clients)
 }
 
-/// The clocks are really apart: else the scenario would prove nothing.
+/// The clocks really differ: otherwise the scenario would prove nothing.
 pub async fn must_differ(one: &Server, other: &Server) {
     let seconds = async |server: &Server| server.tell::<Vec<i64>>("TIME").await[0];
     let apart = (seconds(one).await - seconds(other).await).abs();

@@ -1,4 +1,4 @@
-//! One server that is killed and starts again; a process that is frozen for longer than its lease.
+//! One server that is killed and restarted; a process that is frozen for longer than its lease.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub async fn restart_with_data(bed: &Testbed, extent: Extent) -> Report {
     report
 }
 
-/// Exclusion ends where the server forgets. What stays: holders are notified, tokens grow, waiters come back.
+/// When the server forgets, exclusion ends. Still, holders are notified, tokens grow, and waiters come back.
 pub async fn restart_without_data(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let (run, mut report) = restarted(&server, extent).await;
@@ -50,7 +50,8 @@ async fn restarted(server: &Server, extent: Extent) -> (Run, Report) {
     (run, report)
 }
 
-/// A process that is frozen beyond its lease goes on as if nothing had been. Its write is refused, and it is notified.
+/// A process frozen beyond its lease continues as if nothing had happened. The resource refuses its write, and it
+/// learns of its loss.
 pub async fn frozen_process(bed: &Testbed, extent: Extent) -> Report {
     let server = Server::new(bed, "server").start().await;
     let run = Run::start(&server.url(), Plan::new(2, 0)).await;

@@ -1,7 +1,7 @@
-//! P3 over a server that stands still: whichever call comes first afterwards, the lock goes on in the order of the queue.
+//! P3 for a server that stalls: whichever call comes first afterwards, the lock goes on in the order of the queue.
 //!
-//! All servers stand still side by side, so the scenario takes little longer than the longest stall. Each server has
-//! queues of several lengths, whose waiters belong to one client or to twenty.
+//! All servers stall side by side, so the scenario takes little longer than the longest stall. Each server has queues
+//! of several lengths, whose waiters belong to one client or to twenty.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,31 +18,31 @@ use crate::scenarios::Extent;
 use crate::server::{Server, ask};
 use crate::testbed::{Testbed, eventually, note};
 
-/// Below the default `waiter_ttl` of 6 s, above it, and above the operation time-outs of several reconnects.
+/// Below the default `waiter_ttl` of 6 s, above it, and above the operation timeouts of several reconnects.
 const LENGTHS: [Duration; 3] = [Duration::from_secs(3), Duration::from_secs(7), Duration::from_secs(20)];
 const CLIENTS: [usize; 2] = [1, 20];
 const SHORT_QUEUES: [usize; 2] = [5, 100];
 const LONG_QUEUE: usize = 5000;
-/// Until the first calls have arrived.
+/// Enough time for the first calls to arrive.
 const A_MOMENT: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How a server stands still.
+/// How a server stalls.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Stopped,
     Paused,
 }
 
-/// What the server is asked first when it goes on.
+/// The first request that the server reads when it continues.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum First {
-    /// The lease of the holder has ended meanwhile.
+    /// The holder's lease has ended in the meantime.
     Poll,
-    /// The same, and the request of a newcomer is there before any poll.
+    /// The same, but a newcomer's request arrives before any poll.
     Acquire,
     Release,
-    /// The clients had given their connections up; the release comes when all have connected again.
+    /// The clients had given up their connections. The release comes after all have reconnected.
     Reconnects,
 }
 
@@ -61,13 +61,13 @@ pub async fn the_order_is_kept(bed: &Testbed, extent: Extent) -> Report {
     for length in LENGTHS {
         for way in [Way::Stopped, Way::Paused] {
             stages.push(Stage::new(bed, (way, length), patient, rows(stages.len())).await);
-            // A connection lives through a shorter silence.
+            // A connection survives a shorter silence.
             if length > LENGTHS[0] {
                 stages.push(Stage::new(bed, (way, length), defaults, rows_that_reconnect()).await);
             }
         }
     }
-    // All at first, so that nothing else is to be done when a server has just stopped.
+    // All queues form first, so that all other work has ended when the first server stops.
     let queues = join_all(stages.iter().map(Stage::form)).await;
     note("all wait");
     let stalls = stages.iter().zip(queues).map(|(stage, queues)| stage.stall(queues));
@@ -81,16 +81,16 @@ pub async fn the_order_is_kept(bed: &Testbed, extent: Extent) -> Report {
 }
 
 fn defaults() -> LockClientBuilder {
-    // All servers begin at the same time, and one may answer late.
+    // All servers start at the same time, and one may answer late.
     LockClient::builder().retry_on_initial_connect()
 }
 
-/// All defaults, but for a time-out that outlasts each stall: a client whose connection is gone would be passed over.
+/// The defaults, but an operation timeout that outlasts each stall: the script would skip a disconnected client.
 fn patient() -> LockClientBuilder {
     defaults().operation_timeout(Duration::from_secs(30))
 }
 
-/// The long queues cost most: on each server they have one of the first calls, and another one on the next server.
+/// The long queues cost most: each has only one of the first calls on a server, and another one on the next server.
 fn rows(turn: usize) -> Vec<Row> {
     let mut rows = Vec::new();
     for (index, clients) in CLIENTS.into_iter().enumerate() {
@@ -136,12 +136,12 @@ impl Stage {
         join_all(self.rows.iter().map(|row| Queue::form(self, *row))).await
     }
 
-    /// What became of these queues.
+    /// Returns the outcome of each queue.
     async fn stall(&self, mut queues: Vec<Queue>) -> Vec<Result<(), String>> {
         let name = self.server.name();
         join_all(queues.iter().map(|queue| queue.settle(self.redis.clone()))).await;
         join_all(queues.iter().map(|queue| queue.end_lease(self.redis.clone()))).await;
-        // Paused calls are answered in their order, and before anything else is read.
+        // The server answers paused calls in their order, before it reads anything else.
         let pause = if matches!(self.way, Way::Paused) { self.length } else { 10 * A_MOMENT };
         self.server.tell::<()>(&format!("CLIENT PAUSE {} ALL", pause.as_millis())).await;
         queues.iter_mut().for_each(|queue| queue.call_first(self));
@@ -161,7 +161,7 @@ impl Stage {
         outcomes.into_iter().map(|outcome| outcome.map_err(|error| format!("{name}, {error}"))).collect()
     }
 
-    /// Until each client is connected again.
+    /// Waits until each client has reconnected.
     async fn resumed(&self) {
         for client in self.waiting.iter().chain([&self.holding]) {
             eventually("the server answers each client", async || client.ping().await.is_ok()).await;
@@ -174,7 +174,7 @@ struct Queue {
     row: Row,
     name: String,
     holder: Option<LockGuard>,
-    /// The numbers of the waiters, as they stand in the queue.
+    /// The numbers of the waiters, in the order of the queue.
     expected: Vec<usize>,
     served: Arc<Mutex<Vec<usize>>>,
     tasks: JoinSet<()>,
@@ -183,12 +183,12 @@ struct Queue {
 impl Queue {
     async fn form(stage: &Stage, row: Row) -> Self {
         let name = format!("{}-of-{}-{:?}", row.waiters, row.clients, row.first);
-        // A lease that is not renewed, so that `end_lease` has the last word.
+        // The client does not renew this lease, so `end_lease` decides when it ends.
         let holder = stage.holding.lock(&name).with_lease(2 * LONGEST).lock().await.expect("it is free");
         let (expected, served, tasks) = (Vec::new(), Arc::default(), JoinSet::new());
         let mut queue = Self { row, name, holder: Some(holder), expected, served, tasks };
         for number in 0..row.waiters {
-            // The first waiters of the clients come within one poll_interval: each client polls in a phase of its own.
+            // The first waiters of the clients come within one poll_interval, so each client polls at its own phase.
             if number < row.clients {
                 sleep(Duration::from_millis(number as u64 * 37 % 20 * 10)).await;
             }
@@ -203,7 +203,7 @@ impl Queue {
         self.tasks.spawn(wait(lock, number, self.served.clone()));
     }
 
-    /// Waits until all have joined. The order in which they did is that of their labels on the server.
+    /// Waits until all have joined. The labels of the places show the order in which they did.
     async fn read_order(&mut self, mut redis: MultiplexedConnection) {
         let key = format!("fairlock:{{n:{}}}:queue", self.name);
         eventually("all wait", async || {
@@ -218,8 +218,8 @@ impl Queue {
         .await;
     }
 
-    /// On a busy machine polls come late, so a silence was forgiven. The next is forgiven only after a client was heard
-    /// again.
+    /// Polls are late on a busy machine, so the server may already have forgiven a silence. It forgives the next one
+    /// only after another poll.
     async fn settle(&self, mut redis: MultiplexedConnection) {
         let key = format!("fairlock:{{n:{}}}:deadlines", self.name);
         eventually("somebody was heard after the last silence", async || {
@@ -233,7 +233,7 @@ impl Queue {
         .await;
     }
 
-    /// As of a holder that died: its lease is over when the server goes on.
+    /// As if the holder had died: its lease has ended when the server continues.
     async fn end_lease(&self, mut redis: MultiplexedConnection) {
         if matches!(self.row.first, First::Poll | First::Acquire) {
             let shorten = format!("PEXPIRE fairlock:{{n:{}}} 500", self.name);
@@ -241,7 +241,7 @@ impl Queue {
         }
     }
 
-    /// The server stands still: what is sent now it reads first.
+    /// The server has stalled, so it reads this request first.
     fn call_first(&mut self, stage: &Stage) {
         match self.row.first {
             First::Release => self.release(),
@@ -259,7 +259,7 @@ impl Queue {
         self.tasks.spawn(async { drop(releasing.expect("it is held").await) });
     }
 
-    /// Until all had the lock. An error, if not in their order.
+    /// Waits until all had the lock. Fails if their order was wrong.
     async fn served(mut self, stage: &Stage) -> Result<(), String> {
         if self.row.first == First::Reconnects {
             stage.resumed().await;

@@ -1,6 +1,6 @@
-//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease is over. One
-//! client is cut off with what it holds, and relies on it. Each scenario runs twice: with clients that are not strict
-//! it must end badly, else it would prove nothing.
+//! `strict_restart` (R14): a server that may have forgotten a lock grants none until the longest lease has ended. The
+//! test cuts off one client, which relies on its holds. Each scenario runs twice: with clients that are not strict it
+//! must end badly, or else it would prove nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::sentinels::{Sentinels, Setup};
 use crate::server::Server;
 use crate::testbed::{Testbed, eventually, note, now, to_ms};
 
-/// A renewal comes every third of it: what is left when its holder is cut off outlasts a failover.
+/// Renewals come every third of it, so what remains when the test cuts off its holder outlasts a failover.
 const LEASE: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Clients {
         connect_all_with(self.builder(), url, count).await
     }
 
-    /// A load of them, behind the freeze of a new server.
+    /// A load of these clients, after the freeze of the new server.
     async fn start(self, url: &str) -> Run {
         let clients = self.connect(url, CLIENTS).await;
         eventually("the server serves", async || is_over(&clients[0]).await).await;
@@ -82,7 +82,7 @@ async fn over_restart(bed: &Testbed, clients: Clients, extent: Extent) -> Outcom
     Outcome::of(report, run, &freeze, &[&server], &[]).await
 }
 
-/// A master that is killed when its replicas miss the newest locks.
+/// A master that is killed while its replicas lack the newest locks.
 async fn over_failover(bed: &Testbed, clients: Clients, extent: Extent) -> Outcome {
     let sentinels = Sentinels::start(bed, Setup::default()).await;
     let old = sentinels.servers[0].clone();
@@ -104,7 +104,7 @@ async fn over_failover(bed: &Testbed, clients: Clients, extent: Extent) -> Outco
     Outcome::of(report, run, &freeze, &[&master], &others).await
 }
 
-/// A client that is cut off with the locks that it holds, while others wait for them.
+/// A client that is cut off while it holds locks, for which others wait.
 struct CutOff {
     proxy: Proxy,
     client: LockClient,
@@ -146,7 +146,7 @@ impl CutOff {
     }
 }
 
-/// Looks at the freeze of this server from all sides, and waits until it is over.
+/// Checks the freeze of this server from all sides, and waits until it has ended.
 async fn sit_out(
     bed: &Testbed,
     clients: Clients,
@@ -176,7 +176,7 @@ async fn sit_out(
 struct Outcome {
     report: Report,
     findings: Findings,
-    /// What was granted in the freeze, or when it would have been.
+    /// The grants in the freeze, or in the time that it would have taken.
     early: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
-//! What a pair of lock and unlock costs on three masters, and on one server. Three servers at full load and their clients
-//! do not fit on a small machine. But masters share nothing: if each needs as much CPU for a pair as one server does, three
-//! serve three times as many. So each of the three works alone here, in turn, and once all of them do.
+//! The cost of a pair of lock and unlock on three masters, and on one server. Three servers at full load and their
+//! clients do not fit on a small machine. But masters share nothing: if each needs as much CPU for a pair as one
+//! server does, three serve three times as many pairs. So each works alone here, in turn, and once all three together.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ const TASKS: usize = 200;
 const NAMES: usize = 600;
 const PAIRS_OF_A_TASK: usize = 60;
 const ROUNDS: usize = 9;
-/// 0.9 of the throughput is that much more CPU for each pair, per mille.
+/// Nine tenths of the throughput means this much CPU for each pair, per mille.
 const MOST: u64 = 1111;
 
 pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
     let server = Arc::new(Server::new(bed, "server").start().await);
-    // A master of a cluster does more for each command than a server alone. What that costs is Redis' part.
+    // A cluster master does more work for each command than a single server. That cost is Redis's own.
     let alone = Cluster::start_masters(bed, "alone", 1).await;
     let three = Cluster::start_masters(bed, "master", SHARDS).await;
     let on_shard = |shard| names("", NAMES, |slot| shard_of_slot(slot) == shard);
@@ -38,7 +38,7 @@ pub async fn throughput(bed: &Testbed, extent: Extent) -> Report {
         Side::new("three at once", &three.url(), vec![Part { names: all, servers: masters }]).await,
     ];
     for _ in 0..ROUNDS {
-        // In turn, so that what else the machine does comes to all of them.
+        // In turn, so that other work of the machine affects all sides.
         for side in &mut sides {
             side.round().await;
         }
@@ -69,7 +69,7 @@ struct Part {
     servers: Vec<Arc<Server>>,
 }
 
-/// One client, which works on its parts one after the other.
+/// One client, which works on its parts in turn.
 struct Side {
     name: &'static str,
     client: LockClient,
@@ -88,7 +88,7 @@ struct Cost {
 impl Side {
     async fn new(name: &'static str, url: &str, parts: Vec<Part>) -> Self {
         let mut side = Self { name, client: connect(url).await, parts, rounds: Vec::new() };
-        // Scripts are loaded, masters are connected to.
+        // Loads the scripts and connects to the masters.
         side.round().await;
         side.rounds.clear();
         side
@@ -114,14 +114,14 @@ impl Side {
             .figure(&format!("{}: pairs a second", self.name), 1_000_000_000 / median_of(|cost| cost.time));
     }
 
-    /// Round by round, per mille.
+    /// The median of the ratios of the rounds, per mille.
     fn ratio(&self, to: &Self, of: fn(&Cost) -> u64) -> u64 {
         median(self.rounds.iter().zip(&to.rounds).map(|(this, other)| of(this) * 1000 / of(other)).collect())
     }
 }
 
 impl Part {
-    /// No task waits: each has names of its own.
+    /// No task waits, because each has its own names.
     async fn work(&self, client: &LockClient) -> Cost {
         let (servers, here, begun) = (self.cpu_of_servers().await, cpu_of_this_process(), now());
         let mut tasks = JoinSet::new();
@@ -145,7 +145,7 @@ impl Part {
         for server in &self.servers {
             for field in ["used_cpu_sys", "used_cpu_user"] {
                 let seconds = server.info("cpu", field).await.expect("the server says what it has used");
-                // Six digits behind the point.
+                // Six decimals.
                 micros += seconds.replace('.', "").parse::<u64>().expect("a number of seconds");
             }
         }

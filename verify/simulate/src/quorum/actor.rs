@@ -12,7 +12,7 @@ use super::trial::{Claimed, Trial, owner_id};
 use crate::sightings::untrue;
 use crate::world::{LONGEST_LEASE, World};
 
-/// One caller in one process. It lives as long as the process.
+/// One caller in one process, for as long as the process lives.
 pub struct Actor {
     pub trial: Arc<Trial>,
     pub client: LockClient,
@@ -21,17 +21,17 @@ pub struct Actor {
     pub names: usize,
     /// The shortest lease that this client may ask for.
     pub shortest_lease: Duration,
-    /// How long a node may be silent before the others go on, and a request may take.
+    /// How long a node may be silent before the others go on, and how long a request may take.
     pub node_timeout: Duration,
     pub operation_timeout: Duration,
 }
 
 const DEEPEST: usize = 4;
-/// How often an actor goes on when the runtime of its client has ended.
+/// How many rounds an actor goes on for after its client's runtime has ended.
 const ROUNDS_WITHOUT_RUNTIME: u32 = 5;
-/// The round trips of a lock over calm links, with room.
+/// The round trips of a lock over calm links, with a margin.
 const TRIPS: Duration = Duration::from_millis(150);
-/// A loss is reported at once.
+/// A guard reports a loss within this time.
 const AT_ONCE: Duration = Duration::from_millis(10);
 
 type Got = Result<Claimed, LockError>;
@@ -77,8 +77,8 @@ impl Actor {
         self.trial.report(vec![(rule, what)]);
     }
 
-    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `is_first`: the first
-    /// call of its owner, which has given up no earlier one.
+    /// One call for the lock, of a random kind, and the section that follows if it gets the lock. `is_first`: its owner
+    /// has given up no earlier call.
     async fn try_once(&self, lock: &FairLock, is_first: bool) {
         let calm = self.world().state().calm;
         let kind = self.world().below(100);
@@ -89,7 +89,7 @@ impl Actor {
             3..6 => return self.with(lock).await,
             _ => {}
         }
-        // In the calm phase longer than any section, since nothing renews it.
+        // In the calm phase longer than any section, since nobody renews it.
         let least = if calm { LONGEST_LEASE } else { self.shortest_lease + Duration::from_secs(1) };
         let fixed = least - Duration::from_millis(self.world().below(if calm { 500 } else { 1000 }));
         let lock = if kind < 16 { lock.with_lease(fixed) } else { lock.clone() };
@@ -97,7 +97,7 @@ impl Actor {
         let (begun, asked) = (self.world().elapsed(), self.trial.clocks_ms());
         let calling = Calling::begin(self, is_first && kind % 5 > 2);
         let outcome = match kind % 5 {
-            // Cancelled by its caller, at any of its awaits.
+            // Its caller cancels it, at any of its awaits.
             0 => timeout(limit, self.claimed(&lock, lock.lock())).await.unwrap_or_else(|_| {
                 self.world().fault("cancellations");
                 Err(LockError::Timeout { holder: None })
@@ -115,7 +115,7 @@ impl Actor {
             Err(error) => {
                 let limit = match kind % 5 {
                     1 => Some(limit),
-                    // This owner's releases may have to be answered first.
+                    // This owner's releases may need their answers first.
                     2 if !is_first => Some(self.node_timeout),
                     _ => None,
                 };
@@ -127,8 +127,8 @@ impl Actor {
         }
     }
 
-    /// A call of this scope since then (by the clock of each server, ms) has answered that others had the lock: at one of the
-    /// servers at least.
+    /// A call of this scope since then (by the clock of each server, ms) reported that others had the lock: at least at
+    /// one server.
     fn check_timeout(&self, lock: &FairLock, since: &[i64]) {
         let Some(owner) = owner::current().map(|owner| owner_id(&self.id, owner)) else { return };
         let (keys, now) = ([key(lock)], self.trial.clocks_ms());
@@ -137,7 +137,7 @@ impl Actor {
         }
     }
 
-    /// The claim begins in the instant in which the guard was formed.
+    /// The claim begins at the instant when the client forms the guard.
     async fn claimed(&self, lock: &FairLock, call: impl Future<Output = Result<LockGuard, LockError>>) -> Got {
         let called = self.world().elapsed();
         let attempt = Attempt { actor: self, has_ended: false };
@@ -148,15 +148,15 @@ impl Actor {
         Ok(self.trial.claim(Claim { lock: key(lock), actor: self.number, owner, guard, called }))
     }
 
-    /// Q10: nodes that are away cost a short time-out once, and not each time.
+    /// Q10: absent nodes cost one short time-out, not one each time.
     async fn try_lock(&self, lock: &FairLock, is_first: bool) -> Got {
         let begun = self.world().elapsed();
         let known = self.trial.are_away_since().is_some_and(|since| begun > since + 2 * self.operation_timeout);
         let call = async { lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)) };
         let outcome = self.claimed(lock, call).await;
         let took = self.world().elapsed() - begun;
-        // Not the node's time: before it, this owner's releases are answered, and after it, those of a try without
-        // success.
+        // Do not blame the nodes: this owner's earlier releases need their answers first, and a failed try waits for
+        // its own.
         let releases = u32::from(!is_first) + u32::from(outcome.is_err());
         if known && self.trial.are_away_since().is_some() && took >= (1 + releases) * self.node_timeout {
             self.report("Q10", format!("actor {}: nodes are known to be away, and it took {took:?}", self.number));
@@ -169,7 +169,7 @@ impl Actor {
         self.note("gets nothing", || format!("{error:?}"));
         let expected = match error {
             LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } => true,
-            // No other owner was seen by then.
+            // By then it has seen no other owner.
             LockError::Unreachable(_) if limit.is_some_and(|limit| limit < self.node_timeout + TRIPS) => true,
             LockError::Unreachable(_) | LockError::Refused(_) => !self.trial.was_steady_since(begun),
             LockError::RuntimeGone => {
@@ -186,7 +186,7 @@ impl Actor {
 
     async fn force(&self, lock: &FairLock) {
         self.world().fault("forced_unlocks");
-        // The replies may be lost. The checker sees on the servers what it did.
+        // The replies may be lost. The checker sees the effect on the servers.
         let _ = lock.force_unlock().await;
     }
 
@@ -207,7 +207,7 @@ impl Actor {
         drop(calling);
     }
 
-    /// Reads, waits, and writes. The resource refuses the write of an older token, so no update gets lost.
+    /// Reads, waits, and writes. The resource refuses to write under an older token, so no update gets lost.
     async fn work(&self, claimed: &Claimed) {
         let (lock, token) = (format!("fairlock:{{n:{}}}", claimed.guard().name()), claimed.guard().token());
         let read = self.world().state().checker.read(&lock, token, self.number);
@@ -220,13 +220,13 @@ impl Actor {
             self.check_fence(claimed, written);
         }
         let guard = claimed.guard();
-        // P8: the loss of an invalid guard is reported at once.
+        // P8: an invalid guard reports its loss at once.
         if self.has_runtime() && !guard.is_valid() && timeout(AT_ONCE, guard.lost()).await.is_err() {
             self.report("P8", format!("{token} is not valid, and its loss is not told"));
         }
     }
 
-    /// P2: the resource has seen no greater token than that of a valid guard.
+    /// P2: the resource has not seen a greater token than a valid guard's.
     fn check_fence(&self, claimed: &Claimed, passed: bool) {
         if !passed && claimed.guard().is_valid() && !claimed.is_void() {
             self.report("P2", format!("{} is valid, and the resource has seen a later token", claimed.guard().token()));
@@ -246,7 +246,7 @@ impl Actor {
     }
 }
 
-/// The lock's key at each server, by which checkers know it.
+/// The key by which checkers know the lock at each server.
 fn key(lock: &FairLock) -> String {
     format!("fairlock:{{n:{}}}", lock.name())
 }
@@ -274,7 +274,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// A call that asks nodes. If it is given up, its client does not know yet which of them are silent.
+/// A call that asks nodes. A call that gives up has not learned yet which of them are silent.
 struct Attempt<'a> {
     actor: &'a Actor,
     has_ended: bool,
@@ -351,7 +351,7 @@ impl Section<'_> {
         }
     }
 
-    /// Q11: it has the token of the hold, which is valid: what was lost is not entered again.
+    /// Q11: it has the token of the hold, which is valid: a call does not enter a lost hold.
     fn check_nested(&self, claimed: &Claimed) {
         let (token, outer) = (claimed.guard().token(), self.guards[0].guard().token());
         self.actor.note("nests", || format!("{} under {token}", self.guards.len() + 1));
@@ -370,7 +370,7 @@ impl Section<'_> {
         }
         let lock = self.lock;
         let trying = async { lock.try_lock().await.and_then(|guard| guard.into_result().map_err(LockError::from)) };
-        // As each is there: it may be lost while the other one waits.
+        // Checked on arrival: it may be lost while the other one waits.
         let checked = async |call: Pin<Box<dyn Future<Output = _> + Send>>| {
             self.actor.claimed(lock, call).await.inspect(|claimed| self.check_nested(claimed))
         };
@@ -379,8 +379,8 @@ impl Section<'_> {
         self.guards.extend([one, other].into_iter().flatten());
     }
 
-    /// Two tasks of one owner: one drops all guards, one after the other, while the other one asks for a nested lock.
-    /// That gets what is left of the hold or, after its end, a new one.
+    /// Two tasks of one owner: one drops all guards in turn, while the other asks for a nested lock, which shares the
+    /// hold or, after its end, gets a new one.
     async fn two_tasks(&mut self) {
         let (actor, lock, owner) = (self.actor, self.lock, self.guards[0].guard().owner());
         actor.world().fault("owners_in_two_tasks");
@@ -406,7 +406,7 @@ impl Section<'_> {
         }
     }
 
-    /// Unlocks or drops one of the guards, any of them.
+    /// Unlocks or drops a random guard.
     async fn end_a_guard(&mut self) {
         let (actor, index) = (self.actor, self.actor.world().below(self.guards.len() as u64) as usize);
         let claimed = self.guards.swap_remove(index);
@@ -428,7 +428,7 @@ impl Section<'_> {
         }
     }
 
-    /// Without faults only its guards end a hold that is renewed, and the loss of a minority does not.
+    /// Without faults only its guards end a renewed hold, and the loss of a minority does not.
     fn check_unlock(&self, token: u64, formed: &[usize], outcome: &Result<Unlocked, UnlockError>) {
         let (actor, trial) = (self.actor, &self.actor.trial);
         let calm = actor.world().state().calm && !actor.world().is_settling();
@@ -448,12 +448,12 @@ impl Section<'_> {
         }
     }
 
-    /// Works on, or waits until the hold is lost.
+    /// Works on, or waits for the loss of the hold.
     async fn wait_for_loss_or_go_on(&self) {
         let (Some(claimed), world) = (self.guards.first(), self.actor.world()) else { return };
         let (guard, token) = (claimed.guard(), claimed.guard().token());
         if !self.actor.has_runtime() {
-            // P8: nothing is renewed, and the loss is reported at the deadline all the same.
+            // P8: nobody renews, and the guard still reports the loss at its deadline.
             let left = guard.valid_for();
             match timeout(left + AT_ONCE, guard.lost()).await {
                 Ok(_) => world.fault("losses_without_runtime"),

@@ -1,5 +1,5 @@
-//! Compares the guards of a quorum with each other and with the servers. Each server has a checker of its own besides,
-//! which knows only the rules of a single one.
+//! Compares the guards of a quorum with each other and with the servers. Each server also has its own checker, which
+//! knows only the rules of a single server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use crate::keys::{Keys, client_of};
 /// The rule, and how it was broken.
 pub type Found = (&'static str, String);
 
-/// How fast a clock gains and loses. R5 allows for a drift of 1 %.
+/// How much faster or slower a clock may run. R5 allows for a drift of 1 %.
 pub const DRIFT: f64 = 0.009;
-/// Without faults, how long an owner may have what it has released, or wait below what it has: for its requests.
+/// Without faults, how long an owner may keep servers that it has released, or wait below one that it holds: the time
+/// of its requests.
 const GIVEN_BACK: Duration = Duration::from_millis(1500);
-/// A process that goes on has noticed by then what it has lost.
+/// A process that goes on has noticed its losses within this time.
 const NOTICED: Duration = Duration::from_millis(100);
-/// The most by which the clock of a server may be faster; and leases are whole ms.
+/// The most by which a server's clock may be faster; and leases are whole ms.
 const FASTEST: f64 = 1.0 + DRIFT;
 const ROUNDED: i64 = 1;
 
@@ -38,11 +39,11 @@ pub struct Claim {
 
 struct Claimed {
     claim: Claim,
-    /// Which nodes counted when it was formed.
+    /// The nodes that counted when the client formed it.
     counting: Vec<usize>,
-    /// It was ended by force on some node, and its holder is notified later.
+    /// Someone ended it by force on some node; its holder learns of it later.
     void: bool,
-    /// Since when these do not count any more, and since when it is not valid (Q10).
+    /// Since when these nodes no longer count, and since when the guard is invalid (Q10).
     gone: BTreeMap<usize, Duration>,
     over: Option<Duration>,
 }
@@ -55,19 +56,19 @@ pub struct QuorumChecker {
     next: u64,
     /// The newest token of each lock, and its owner.
     newest: BTreeMap<String, (u64, String)>,
-    /// When a hold was ended by force on some node, by lock and owner.
+    /// When someone ended a hold by force on some node, by lock and owner.
     forced: BTreeMap<(String, String), Duration>,
     /// How many calls each owner has under way.
     calls: BTreeMap<String, usize>,
-    /// Owners whose call is not given up.
+    /// Owners whose call nobody gives up.
     patient: BTreeSet<String>,
-    /// The owner that got the gate of each lock in its turn, since all is steady, and has no guard yet.
+    /// The owner that got the gate of each lock in its turn, in steady times, and still lacks a guard.
     at_the_gate: BTreeMap<String, String>,
-    /// Since when an owner has what none of its calls and guards needs: lock, node, owner.
+    /// Since when an owner has a lock that none of its calls and guards needs: lock, node, owner.
     unclaimed: BTreeMap<(String, usize, String), Duration>,
-    /// Since when an owner waits at a node and has a later one: lock, the two nodes, owner.
+    /// Since when an owner waits at a node and holds a later one: lock, the two nodes, owner.
     downwards: BTreeMap<(String, usize, usize, String), Duration>,
-    /// How many guards were formed, nested ones not counted.
+    /// The number of guards formed, without nested ones.
     pub guards: u64,
 }
 
@@ -97,7 +98,7 @@ impl QuorumChecker {
         &mut self.nodes[node]
     }
 
-    /// As [`Checker::had_others`], at one of the servers at least. `since`, `now`: by the clock of each.
+    /// Like [`Checker::had_others`], at one of the servers at least. `since`, `now`: by the clock of each.
     pub fn had_others(&mut self, keys: &[String], owner: &str, since: &[i64], now: &[i64]) -> bool {
         let mut nodes = self.nodes.iter_mut().zip(since.iter().zip(now));
         nodes.any(|(node, (since, now))| node.had_others(keys, owner, *since, *now))
@@ -107,7 +108,7 @@ impl QuorumChecker {
         self.nodes[node].connected(0, client, on);
     }
 
-    /// A server was started, or has lost its data.
+    /// A server started, or lost its data.
     pub fn must_freeze(&mut self, node: usize, until: i64) {
         self.frozen[node] = until;
         self.nodes[node].must_freeze(until);
@@ -162,7 +163,7 @@ impl QuorumChecker {
         self.nodes[node].holder(lock).is_some_and(|(holder, _)| holder == owner)
     }
 
-    /// Without a split vote an owner that got the gate in its turn gets a guard, and releases nothing before.
+    /// Without a split vote, an owner that got the gate in its turn gets a guard, and releases nothing before.
     fn check_split_vote(&mut self, ran: &Ran<'_>, steady: bool) -> Option<Found> {
         let lock = &ran.keys[0];
         let holder = self.nodes[0].holder(lock).map(|(owner, _)| owner.to_owned());
@@ -182,7 +183,7 @@ impl QuorumChecker {
         Some(("split vote", format!("{owner} had the gate of {lock} in its turn, and gave it back without a guard")))
     }
 
-    /// `patient`: the call is not given up.
+    /// `patient`: nobody gives the call up.
     pub fn call_begins(&mut self, owner: &str, patient: bool) {
         *self.calls.entry(owner.to_owned()).or_default() += 1;
         if patient {
@@ -200,13 +201,13 @@ impl QuorumChecker {
         }
     }
 
-    /// An actor got a guard, this very moment: guards come here in the order in which they were formed.
+    /// An actor got a guard at this very moment: guards come here in the order in which clients form them.
     pub fn claim(&mut self, claim: Claim, steady: bool) -> (u64, Vec<Found>) {
         let (mut found, token) = (Vec::new(), claim.guard.token());
         let is_nested =
             self.claims.values().any(|other| other.claim.lock == claim.lock && other.claim.owner == claim.owner);
         let counting = claim.guard.servers();
-        // Ended by force while it was formed.
+        // Someone ended it by force while the client formed it.
         let forced = self.forced.get(&(claim.lock.clone(), claim.owner.clone()));
         let void = forced.is_some_and(|at| *at >= claim.called)
             || self.claims.values().any(|other| other.void && other.claim.guard.token() == token);
@@ -216,12 +217,12 @@ impl QuorumChecker {
         if !is_nested {
             self.guards += 1;
             let (newest, last) = self.newest.get(&claim.lock).cloned().unwrap_or_default();
-            // The same hold, which its owner has not quite released.
+            // The same hold, which its owner has not fully released.
             let goes_on = token == newest && last == claim.owner;
             if token <= newest && !goes_on && !void {
                 found.push(("P2", format!("actor {} got {token} on {} after {newest}", claim.actor, claim.lock)));
             }
-            // A guard that was ended by force may be claimed after a newer one.
+            // If someone ended a guard by force, an actor may claim it after a newer one.
             if token > newest {
                 self.newest.insert(claim.lock.clone(), (token, claim.owner.clone()));
             }
@@ -286,8 +287,8 @@ impl QuorumChecker {
         }
     }
 
-    /// Q4 and Q5: for as long as a guard is valid, a majority of the servers keeps the lock for it. A server that has
-    /// lost its data does not grant it until then (Q8).
+    /// Q4 and Q5: while a guard is valid, a majority of the servers keeps the lock for it. A server that has lost its
+    /// data does not grant it until then (Q8).
     fn check_backing(&self, clocks: &[i64], found: &mut Vec<Found>) {
         for Claimed { claim, .. } in self.claims.values().filter(|claimed| !claimed.void) {
             let valid_for = claim.guard.valid_for();
@@ -311,8 +312,8 @@ impl QuorumChecker {
         }
     }
 
-    /// Q10: what was lost stays lost, and no node comes to a hold that began without it. A process that is paused reads
-    /// the answers that have come meanwhile before it notices a loss.
+    /// Q10: a loss is final, and no node joins a hold that began without it. A paused process reads the answers of the
+    /// pause before it notices a loss.
     fn check_losses_are_final(&mut self, now: Duration, is_paused: impl Fn(&str) -> bool, found: &mut Vec<Found>) {
         for claimed in self.claims.values_mut() {
             let Claimed { claim, counting, gone, over, .. } = claimed;
@@ -339,7 +340,7 @@ impl QuorumChecker {
         }
     }
 
-    /// Q6: nothing is left on a server by an owner that has no call and no guard.
+    /// Q6: an owner without a call and a guard leaves nothing on a server.
     fn check_unclaimed(&mut self, clocks: &[i64], now: Duration, found: &mut Vec<Found>) {
         let owners: BTreeSet<_> = self.claims.values().map(|claimed| claimed.claim.owner.as_str()).collect();
         let mut unclaimed = BTreeMap::new();
@@ -359,7 +360,7 @@ impl QuorumChecker {
         self.unclaimed = unclaimed;
     }
 
-    /// Q1 and Q2: an owner that waits at a node has nothing above it that it can release.
+    /// Q1 and Q2: an owner that waits at a node holds nothing above it that it can release.
     pub fn check_upwards(
         &mut self,
         clocks: &[i64],
@@ -372,7 +373,7 @@ impl QuorumChecker {
             for (above, checker) in self.nodes.iter().enumerate() {
                 let Some((owner, until)) = checker.holder(lock) else { continue };
                 let waits = |node: &usize| self.nodes[*node].waiting(lock).any(|waiter| waiter == owner);
-                // A place that it cannot leave is none of its waits.
+                // A place that it cannot leave does not count as its wait.
                 let leaves = |node: &usize| is_in_reach(*node, client_of(owner));
                 let counts = until > clocks[above] && leaves(&above);
                 let Some(node) = (0..above).filter(leaves).find(waits).filter(|_| counts) else { continue };
@@ -388,7 +389,7 @@ impl QuorumChecker {
         self.downwards = downwards;
     }
 
-    /// A process has died: its calls are no more.
+    /// A process has died: its calls are gone.
     pub fn died(&mut self, client: &str) {
         self.calls.retain(|owner, _| client_of(owner) != client);
         self.patient.retain(|owner| client_of(owner) != client);

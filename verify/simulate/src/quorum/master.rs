@@ -12,7 +12,7 @@ use crate::world::{Around, describe};
 pub struct Master {
     trial: Arc<Trial>,
     node: usize,
-    /// What goes wrong around any server.
+    /// The faults around any server.
     around: Around,
 }
 
@@ -90,7 +90,7 @@ impl Faults for Master {
             }
             std::mem::take(&mut state.meddled)
         };
-        // The record of boot.lua is no lock.
+        // The record of boot.lua is not a lock.
         let Some(server) = self.trial.server(self.node).filter(|_| ran.script != "boot") else { return };
         let keys = Keys::of(&[server], &ran.keys[0]);
         let found = {

@@ -1,5 +1,5 @@
-//! Runs with whole quorum clients: three or five servers that know nothing of each other, each with clock, faults and
-//! restarts of its own.
+//! Runs with whole quorum clients: three or five servers that do not know each other. Each has its own clock, faults
+//! and restarts.
 
 mod actor;
 pub mod checker;

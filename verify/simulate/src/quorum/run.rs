@@ -1,4 +1,4 @@
-//! One run: processes with their actors, a phase with faults, then a calm phase in which minorities are away at first.
+//! One run: processes with their actors, a phase with faults, then a calm phase that begins with minorities away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::site::{Process, Settings, Site};
 use crate::world::{LONGEST_LEASE, QUEUES_LIVE, SETTLING, World};
 
-/// How long the phase with faults lasts; up to four times that if too little happened.
+/// How long the phase with faults lasts; up to four times that if too little happens.
 const FAULTY: Duration = Duration::from_secs(60);
 /// How long each part of the calm phase lasts.
 const CALM: Duration = Duration::from_secs(6);
@@ -37,11 +37,11 @@ struct Run {
     names: usize,
 }
 
-/// What a server has when it starts again.
+/// A server's data when it starts again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Data {
     All,
-    /// What it had before it went down, without the last part.
+    /// The data from before it went down, without the last part.
     Old,
     Nothing,
 }
@@ -54,7 +54,7 @@ impl Run {
         let names = 1 + world.below(2) as usize;
         let site = Site::new(world, servers, None);
         let run = Self { world: world.clone(), trial, site, names };
-        // They have just been started.
+        // The servers have just started.
         (0..run.site.nodes.len()).for_each(|node| must_freeze(&run.trial, node));
         run
     }
@@ -105,7 +105,7 @@ impl Run {
             .clock_difference(self.trial.clock_difference);
         let builder = if self.trial.strict { builder } else { builder.without_strict_restart() };
         let Some(client) = self.site.begun(builder.embedded(&self.site.nodes)) else { return };
-        // A probe in each third of an operation time-out notices a node that is silent to its waiters.
+        // A client probes in each third of an operation time-out, and so notices a node that is silent to its waiters.
         let patience = operation_timeout / 3 + 2 * node_timeout + Duration::from_millis(120);
         self.trial.is_patient_for(client.id(), patience);
         let most = if self.world.chance(0.1) { 16 } else { 4 };
@@ -157,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Not heard for longer than a waiter lives, then back.
+    /// The servers receive nothing from it for longer than a waiter lives, then it is back.
     fn silence(&self, victim: usize) {
         let Some(victim) = self.site.processes.get(victim) else { return };
         self.world.fault("silences");
@@ -176,12 +176,12 @@ impl Run {
         ended.iter().for_each(|id| self.cut_off(id));
     }
 
-    /// Each server hears of it at a time of its own.
+    /// Each server learns of it at its own time.
     fn cut_off(&self, id: &str) {
         self.site.nodes.iter().for_each(|node| self.site.cut_off(id, std::slice::from_ref(node)));
     }
 
-    /// Whether one more may go away, and a majority is left that serves.
+    /// Whether another node may go away: a majority stays that serves, or, rarely, chance allows less.
     fn may_go(&self, node: usize) -> bool {
         let spare = self.trial.serving() > self.trial.majority();
         !self.trial.state().away[node] && (spare || self.world.chance(0.15))
@@ -193,7 +193,7 @@ impl Run {
             return;
         }
         let data = if self.trial.strict { data } else { Data::All };
-        // Often long enough that all leases end.
+        // Often long enough for all leases to end.
         let most = if self.world.chance(0.5) { 300 } else { 8000 };
         let outage = Duration::from_millis(self.world.below(most));
         tokio::spawn(restart(self.trial.clone(), self.site.nodes[node].clone(), node, data, outage));
@@ -235,14 +235,14 @@ impl Run {
             let length = Duration::from_millis(200 + self.world.below(8000));
             self.world.note("parts", node, || format!("{} and node {node} for {length:?}", victim.client.id()));
             self.trial.keep_apart(node, victim.client.id(), length);
-            // Else the client does not notice, until a request has no answer.
+            // Otherwise the client does not notice until a request stays unanswered.
             if self.world.chance(0.5) {
                 self.site.nodes[node].disconnect(victim.client.id());
             }
         }
     }
 
-    /// By hand, at one node. A key of the queue: deleting the holder's would be a loss of data that goes unnoticed.
+    /// By hand, at one node. A key of the queue: deleting the hash would be an unnoticed loss of data.
     fn delete_a_key(&self) {
         let part = [":queue", ":deadlines"][self.world.below(2) as usize];
         let key = format!("fairlock:{{n:lock{}}}{part}", self.world.below(self.names as u64));
@@ -254,7 +254,7 @@ impl Run {
         self.trial.state().checker.node(node).deleted(&key, at);
     }
 
-    /// For a while no lock can be granted.
+    /// For a while nobody can get a lock.
     fn take_a_majority_away(&self) {
         self.world.fault("majorities_away");
         let (first, length) = (self.site.any(), Duration::from_millis(500 + self.world.below(3000)));
@@ -265,7 +265,7 @@ impl Run {
         }
     }
 
-    /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
+    /// The calm phase: without faults every wait must end (P9) and nothing may remain (P10).
     async fn come_to_rest(&mut self) {
         self.site.be_calm();
         while self.trial.state().away.contains(&true) {
@@ -292,7 +292,7 @@ impl Run {
         self.trial.set_steady(false);
     }
 
-    /// All waits end, and guards are formed.
+    /// All waits end, and clients form guards.
     async fn serve_all(&self, length: Duration) {
         if !self.site.is_sound() {
             return;
@@ -306,13 +306,13 @@ impl Run {
         }
     }
 
-    /// Any of them, one after the other.
+    /// A random minority of neighbours.
     fn minority(&self) -> Vec<usize> {
         let (first, most) = (self.site.any(), self.trial.majority() - 1);
         (0..most).map(|next| (first + next) % self.site.nodes.len()).collect()
     }
 
-    /// What is held is not lost, and locks are granted.
+    /// No hold is lost, and clients still get locks.
     async fn minority_goes_down(&self) {
         self.world.fault("minorities_away_in_calm");
         let minority = self.minority();
@@ -333,7 +333,7 @@ impl Run {
             self.trial.state().away[*node] = false;
         }
         self.trial.go_away(false);
-        // While these grant nothing the others do.
+        // While these grant nothing, the others do.
         self.serve_all(LONGEST_LEASE).await;
         sleep(AFTERMATH + self.trial.freeze()).await;
     }
@@ -347,7 +347,7 @@ impl Run {
         sleep(AFTERMATH).await;
     }
 
-    /// Each client has a minority that it cannot reach, so that they see different gates. Each wait ends (Q1, Q2).
+    /// Each client has a minority that it cannot reach, so they see different gates. Each wait ends (Q1, Q2).
     async fn all_part(&self) {
         for process in &self.site.processes {
             for node in self.minority() {
@@ -389,7 +389,7 @@ async fn restart(trial: Arc<Trial>, server: EmbeddedServer, node: usize, data: D
     world.note("goes down", node, || format!("node {node} for {outage:?}"));
     trial.disturb(node);
     server.shut_down();
-    // Never at once: by its clock the server gives greater tokens than before.
+    // Never at once: by its clock the server then grants greater tokens than before.
     sleep(Duration::from_millis(1) + outage).await;
     match (data, old) {
         (Data::Nothing, _) => {
@@ -420,7 +420,7 @@ fn empty(trial: &Trial, server: &EmbeddedServer, node: usize) {
     trial.state().checker.node(node).flushed(true, 0, at);
 }
 
-/// Q8: a server that was started grants nothing until the freeze is over.
+/// Q8: a server that started grants nothing until the freeze has ended.
 fn must_freeze(trial: &Trial, node: usize) {
     if trial.strict {
         let until = trial.clocks_ms()[node] + trial.freeze().as_millis() as i64;

@@ -1,4 +1,5 @@
-//! What a run of a quorum has beside the world: the servers' clocks, and who cannot reach which of them.
+//! The parts of a quorum run that the world does not have: the servers' clocks, and which clients cannot reach which of
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,14 +10,14 @@ use fairlock::{EmbeddedServer, LockGuard, Owner};
 use super::checker::{Claim, DRIFT, Found, QuorumChecker};
 use crate::world::{LONGEST_LEASE, World};
 
-/// How long the effects of a disturbance of a node may last: requests that come late, leases.
+/// How long a disturbance of a node may have effects: late requests, leases.
 pub const AFTERMATH: Duration = Duration::from_secs(5);
 
 pub struct Trial {
     pub world: Arc<World>,
     /// The builder's.
     pub clock_difference: Duration,
-    /// A run without it has no losses of data.
+    /// A run without it never loses data.
     pub strict: bool,
     clocks: Vec<Clock>,
     state: Mutex<State>,
@@ -27,24 +28,24 @@ pub struct State {
     pub checker: QuorumChecker,
     /// Node and client: no message passes between them until then.
     apart: BTreeMap<(usize, String), Duration>,
-    /// Until when each node is stopped, as by SIGSTOP. What is sent to it arrives when it goes on.
+    /// Until when each node stands still, as after SIGSTOP. Requests to it arrive when it goes on.
     stopped: Vec<Duration>,
-    /// Whether a node is being taken down or kept down now.
+    /// Whether a node is down, or is on its way down.
     pub away: Vec<bool>,
     /// When the last disturbance of each node ended, or will.
     disturbed: Vec<Duration>,
-    /// Without faults, and without the effects of earlier ones.
+    /// Without faults, and without effects of earlier ones.
     pub steady: bool,
     steady_since: Duration,
     /// In the calm phase: since when a minority is away.
     away_since: Option<Duration>,
-    /// How long a silent node may cost each client time (Q10).
+    /// For how long a silent node may delay each client (Q10).
     patience: BTreeMap<String, Duration>,
-    /// When a client first wanted something of a node that is stopped in the calm phase.
+    /// When a client first sent something to a node that is stopped in the calm phase.
     first_asked: BTreeMap<(usize, String), Duration>,
 }
 
-/// A clock that is ahead by a part of a second or more, and whose rate changes.
+/// A clock that is ahead by up to some seconds, at a changing rate.
 struct Clock {
     ahead: Duration,
     /// It gains up to this much, and loses it again.
@@ -78,7 +79,7 @@ impl Trial {
         Self::with(world, clocks, clock_difference, world.chance(0.85))
     }
 
-    /// `ahead`: by how much the clock of each server is.
+    /// `ahead`: by how much the clock of each server is ahead.
     pub fn scripted(world: &Arc<World>, ahead: &[Duration], strict: bool) -> Arc<Self> {
         let clock =
             |ahead: &Duration| Clock { ahead: *ahead, swing: Duration::from_millis(1), begins_at: Duration::ZERO };
@@ -141,7 +142,6 @@ impl Trial {
         self.clocks[node].at(elapsed)
     }
 
-    /// The clock of each server now, in ms.
     pub fn clocks_ms(&self) -> Vec<i64> {
         let (origin, elapsed) = (self.world.state().origin.unwrap_or(0), self.world.elapsed());
         (0..self.nodes()).map(|node| (origin + self.clock(node, elapsed).as_micros() as i64) / 1000).collect()
@@ -164,27 +164,27 @@ impl Trial {
         state.disturbed[node] = until.max(state.disturbed[node]);
     }
 
-    /// It is down, was emptied or was restarted.
+    /// It goes down, restarts, or loses its data.
     pub fn disturb(&self, node: usize) {
         let now = self.world.elapsed();
         let mut state = self.state();
         state.disturbed[node] = now.max(state.disturbed[node]);
     }
 
-    /// For how long this client cannot reach this node yet.
+    /// How much longer this client cannot reach this node.
     pub fn is_apart(&self, node: usize, client: &str) -> Duration {
         let now = self.world.elapsed();
         let until = self.state().apart.get(&(node, client.to_owned())).copied().unwrap_or_default();
         until.saturating_sub(now)
     }
 
-    /// For how long this node does nothing yet.
+    /// How much longer this node does nothing.
     pub fn is_stopped(&self, node: usize) -> Duration {
         let now = self.world.elapsed();
         self.state().stopped[node].saturating_sub(now)
     }
 
-    /// How many nodes serve, as far as the faults are concerned.
+    /// How many nodes serve, as far as the faults allow.
     pub fn serving(&self) -> usize {
         let clocks = self.clocks_ms();
         let now = self.world.elapsed();
@@ -203,13 +203,13 @@ impl Trial {
         (state.steady, state.steady_since) = (steady, now);
     }
 
-    /// Whether there was no fault since then, nor the effect of one.
+    /// Whether there has been no fault since then, nor an effect of one.
     pub fn was_steady_since(&self, begun: Duration) -> bool {
         let state = self.state();
         state.steady && state.steady_since <= begun
     }
 
-    /// In the calm phase, where nothing else goes wrong meanwhile.
+    /// In the calm phase, with no other fault at the same time.
     pub fn go_away(&self, away: bool) {
         let now = self.world.elapsed();
         let mut state = self.state();
@@ -246,7 +246,7 @@ impl Trial {
         self.state().away_since
     }
 
-    /// Whether these nodes were left alone since then, a majority of them at least.
+    /// Whether no fault has touched a majority of these nodes since then.
     pub fn majority_was_left_alone(&self, nodes: &[usize], since: Duration) -> bool {
         let state = self.state();
         let alone = nodes.iter().filter(|node| state.disturbed[**node] < since && !state.away[**node]);
@@ -260,7 +260,7 @@ impl Trial {
         }
     }
 
-    /// All guards, compared with each other and with the servers.
+    /// Compares all guards with each other and with the servers.
     pub fn look(&self) {
         let (clocks, now) = (self.clocks_ms(), self.world.elapsed());
         let calm = self.world.state().calm && !self.world.is_settling();
@@ -281,7 +281,7 @@ impl Trial {
         self.report(found);
     }
 
-    /// An actor has got a guard, this very moment.
+    /// An actor has got a guard at this very moment.
     pub fn claim(self: &Arc<Self>, claim: Claim) -> Claimed {
         let guard = claim.guard.clone();
         let what = format!("{} under {} at {:?}", claim.lock, guard.token(), guard.servers());
@@ -303,7 +303,7 @@ pub fn owner_id(client: &str, owner: Owner) -> String {
     format!("{client}:{}", number.trim_start_matches("Owner(").trim_end_matches(')'))
 }
 
-/// A guard that the checker knows of. Dropped with the actor, when its process dies.
+/// A guard that the checker knows. It is dropped with the actor when its process dies.
 pub struct Claimed {
     trial: Arc<Trial>,
     number: u64,
@@ -327,7 +327,7 @@ impl Claimed {
     }
 
     fn forget(&self) {
-        // Dropped outside of the lock: a guard that ends needs the world.
+        // Dropped outside the lock: a guard that ends needs the world.
         let claim = self.trial.state().checker.end(self.number);
         drop(claim);
     }

@@ -59,7 +59,7 @@ async fn a_node_that_was_replaced_grants_the_lock(world: Arc<World>) {
     let mut w = stage.caller("W", |it| it.grant_ttl(ms(1000)).waiter_ttl(ms(5000))).await;
     a.gets_the_lock().await;
     w.begins_to_wait().await;
-    // Longer than what is left of the lease of A, which it renews at node 1 then.
+    // Longer than the rest of A's lease, which A renews at node 1 then.
     w.next("poll", Fate::RequestTakes(ms(3000)));
     stage.passes(ms(600)).await;
     stage.is_replaced_while_it_stands_still();

@@ -1,4 +1,4 @@
-//! Scenarios in which the server forgets what is held, or a client has reason to think so.
+//! Scenarios in which the server forgets holds, or a client has reason to think so.
 
 use std::sync::Arc;
 

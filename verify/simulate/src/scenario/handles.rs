@@ -1,4 +1,4 @@
-//! Scenarios of holds that are detached to a handle, and used by it (R16).
+//! Scenarios of holds that go to a handle and come back from it (R16).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ pub const ALL: &[Scenario] = &[
 const LEASE: Duration = ms(600_000);
 
 impl Caller {
-    /// Its answer may be lost: then the handle has it, or nobody.
+    /// Its answer may be lost: then the handle has the hold, or nobody.
     async fn detaches(&mut self, stage: &Stage) -> Option<(HoldHandle, bool)> {
         let guard = self.takes_its_guard()?;
         self.says("detaches what it holds");
@@ -109,12 +109,13 @@ fn is_lost<T>(outcome: &Result<T, HandleError>) -> bool {
     matches!(outcome, Err(HandleError::Lost))
 }
 
-/// A detach without an answer, which is served 150 ms later.
+/// A detach without an answer, which the server serves 150 ms later.
 async fn detaches_late(stage: &Stage, a: &mut Caller) -> Option<HoldHandle> {
-    // This slow request puts its estimate of the server's clock 300 ms ahead, so its next requests may be served 300 ms later (R2).
+    // This slow request puts the client's estimate of the server's clock 300 ms ahead, so the server may serve its next
+    // requests 300 ms later (R2).
     a.next("acquire", Fate::RequestTakes(ms(300)));
     a.gets_the_lock().await;
-    // Its leave is late as well: otherwise that would end what the detach is about.
+    // Its leave is late as well: otherwise it would end the hold that the detach moves.
     a.next("give", Fate::RequestTakes(ms(650)));
     a.next("leave", Fate::RequestTakes(ms(3000)));
     let (handle, answered) = a.detaches(stage).await?;
@@ -211,7 +212,7 @@ async fn a_renewal_behind_a_detach(world: Arc<World>) {
     let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
     a.gets_the_lock().await;
     a.next("renew", Fate::RequestTakes(ms(200)));
-    // It is renewed every third of 2 s.
+    // The client renews it every third of 2 s.
     stage.passes(ms(700)).await;
     let Some((handle, answered)) = a.detaches(&stage).await else { return };
     stage.expect(answered, "the detach is answered");
@@ -286,7 +287,7 @@ async fn handles_under_faults(world: Arc<World>) {
     for name in ["A", "B", "C"] {
         callers.push(stage.caller(name, |it| it).await);
     }
-    // The same each time.
+    // Deterministic.
     let mut random = fastrand::Rng::with_seed(27);
     for round in 0..200 {
         let (one, other) = (round % 3, random.usize(0..3));
@@ -312,7 +313,7 @@ async fn handles_under_faults(world: Arc<World>) {
         }
         stage.passes(ms(random.u64(0..3000))).await;
         callers[other].gives_it_back().await;
-        // Whatever has become of it: there is nothing that keeps it any more.
+        // Whatever happened to the hold, nothing keeps it any more.
         while callers[0].client.release(&handle).await.is_err_and(|error| !matches!(error, HandleError::Lost)) {}
     }
     stage.ends(callers).await;

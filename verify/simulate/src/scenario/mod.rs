@@ -1,5 +1,5 @@
-//! Runs of which each step is written down, with exactly the faults that are named. What a seed has found becomes one of
-//! these, because a seed means another run as soon as code or faults have changed. Judged as the runs of seeds are.
+//! Runs with written steps and exactly the named faults. A bug that a seed has found becomes a scenario, because a seed
+//! means another run after any change of code or faults. The same checkers judge both.
 
 mod cluster;
 mod flushes;
@@ -20,12 +20,12 @@ use tokio::time::timeout;
 use crate::threads;
 use crate::world::World;
 
-/// Longer than any of them, in virtual time. A scenario that waits without an end fails.
+/// Longer than any of them, in virtual time. A scenario that waits forever fails.
 const LONGEST: Duration = Duration::from_secs(600);
 
 pub struct Scenario {
     pub name: &'static str,
-    /// What goes wrong without the rule that it is there for.
+    /// What goes wrong without the rule that this scenario tests.
     pub about: &'static str,
     pub play: fn(Arc<World>) -> Task,
 }
@@ -61,7 +61,7 @@ fn play(scenario: &Scenario) -> Played {
     })
 }
 
-/// One of them, with all that happens.
+/// Plays one of them, and prints all events.
 pub fn tell(name: &str) -> Result<bool, String> {
     let names = || all().map(|scenario| scenario.name).collect::<Vec<_>>().join(" ");
     let scenario = all().find(|scenario| scenario.name == name);

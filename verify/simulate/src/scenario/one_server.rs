@@ -163,7 +163,7 @@ async fn a_place_that_comes_back_to_a_closed_client(world: Arc<World>) {
     a.gives_it_back().await;
     w.gets_the_lock().await;
     w.gives_it_back().await;
-    // Its hold comes back, and is not released again: until its lease ends the place that comes back waits.
+    // Its hold comes back, and nobody releases it again: until its lease ends the place that comes back waits.
     a.closes_its_client().await;
     stage.fails_over().await;
     stage.is_calm();
@@ -181,7 +181,7 @@ async fn a_late_grant_of_an_attempt_that_has_another_hold(world: Arc<World>) {
     w.next(PUSH, Fate::PushTakes(ms(3000)));
     a.gives_it_back().await;
     stage.loses_all_data();
-    // It has had no answer, and sends the same request again.
+    // It got no answer, and sends the same request again.
     w.gets_the_lock().await;
     stage.passes(ms(3000)).await;
     w.still_has_the_lock();
@@ -196,7 +196,7 @@ async fn a_grant_of_the_server_before(world: Arc<World>) {
     w.begins_to_wait().await;
     stage.replica_stays_behind();
     a.gives_it_back().await;
-    // Else it would release the hold that comes back, and W would be granted that.
+    // Otherwise it would release the hold that comes back, and W would get that hold.
     a.closes_its_client().await;
     stage.fails_over().await;
     w.gets_the_lock().await;
@@ -217,7 +217,7 @@ async fn a_grant_between_two_tries(world: Arc<World>) {
     while !stage.world.state().has_met_all() {
         stage.passes(ms(50)).await;
     }
-    // Its last try is over, and it pauses for a second at least.
+    // Its last try has ended, and it pauses for at least a second.
     stage.passes(ms(550)).await;
     a.gives_it_back().await;
     let asked = Instant::now();
@@ -271,7 +271,7 @@ async fn a_fixed_lease_that_a_failover_shortens(world: Arc<World>) {
 async fn a_grant_that_is_told_of_at_the_last_moment(world: Arc<World>) {
     let stage = Stage::new(world);
     let mut a = stage.caller("A", |it| it.lease(ms(30_000))).await;
-    // No poll of its own tells it before.
+    // No poll of its own finds it before.
     let patient =
         |it: LockClientBuilder| it.poll_interval(ms(4990)).grant_ttl(ms(10)).waiter_ttl(ms(15_000)).lease(ms(5000));
     let mut w = stage.caller("W", patient).await;
@@ -370,7 +370,7 @@ async fn waits_that_nobody_may_take_out(world: Arc<World>) {
     let begun = Instant::now();
     a.gives_it_back().await;
     b.gets_the_lock().await;
-    // Two grants, and the polls right behind them.
+    // Two grants, and the polls right after them.
     stage.expect(begun.elapsed() < ms(1600), "B gets the lock in time");
     b.gives_it_back().await;
     c.gets_the_lock().await;
@@ -455,7 +455,8 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     let mut w = stage.caller("W", |it| it.operation_timeout(ms(200)).poll_interval(ms(200))).await;
     w.asks_for_leases_of(ms(300));
     a.gets_the_lock().await;
-    // Without it, it cannot trust the message of its grant. It asks again after 200 ms, and learns that it has the lock.
+    // Without this answer it cannot trust the message of its grant. It asks again after 200 ms, and learns that it has
+    // the lock.
     w.next("acquire", Fate::ReplyLost);
     w.begins_to_wait().await;
     stage.passes(ms(150)).await;
@@ -464,14 +465,14 @@ async fn a_grant_that_is_longer_than_the_lease(world: Arc<World>) {
     a.gives_it_back().await;
     w.gets_the_lock().await;
     stage.passes(ms(100)).await;
-    // It hears when that lease ends, and asks again then.
+    // It learns when that lease ends, and asks again then.
     b.begins_to_wait().await;
     b.gets_the_lock().await;
     w.has_heard_of_its_loss();
     stage.ends([a, w, b]).await;
 }
 
-/// They wait, and then their connections are gone. Their places stay for 20 s.
+/// They wait, and then their connections break. Their places stay for 20 s.
 async fn so_many_wait_and_die(stage: &Stage, how_many: usize) {
     let mut all = Vec::new();
     for _ in 0..how_many {
@@ -507,7 +508,7 @@ async fn one_who_serves_the_last_that_waits(world: Arc<World>) {
     a.asks_for_leases_of(ms(600));
     a.gets_the_lock().await;
     w.begins_to_wait().await;
-    // It is sent before the lease ends, and comes when all is over.
+    // It is sent before the lease ends, and arrives after the end.
     w.next("poll", Fate::RequestTakes(ms(200)));
     a.dies(&stage.server).await;
     stage.passes(ms(650)).await;
@@ -575,7 +576,7 @@ async fn a_hand_over_right_after_a_refusal(world: Arc<World>) {
 async fn a_poll_of_a_wait_that_is_over(world: Arc<World>) {
     let stage = Stage::new(world);
     let (mut a, mut b) = (stage.caller("A", |it| it).await, stage.caller("B", |it| it).await);
-    // A hold that somebody still watches keeps the entry of its owner: the later calls find it.
+    // If somebody still watches a hold, the client keeps the entry of its owner: the later calls find it.
     a.gets_the_lock().await;
     let _held = a.watches_its_hold();
     a.gives_it_back().await;

@@ -1,4 +1,4 @@
-//! Scenarios with futures that are not polled: what others need must not lie in them.
+//! Scenarios with unpolled futures: nothing that others need may depend on them.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -82,7 +82,7 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// Scenarios in which a call asks for several names.
+/// Scenarios with calls for several names.
 pub const OF_SETS: &[Scenario] = &[
     Scenario {
         name: "a-copy-of-the-first-question-about-a-part",
@@ -99,9 +99,9 @@ pub const OF_SETS: &[Scenario] = &[
     },
 ];
 
-/// Sends the call. Its answer is not read.
+/// Sends the call, and does not read its answer.
 pub async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
-    // Or the runtime stops this task after some steps, and the call is not sent.
+    // Otherwise the runtime may stop this task after some steps, before it sends the call.
     yield_now().await;
     poll_fn(|context| {
         let _ = call.as_mut().poll(context);
@@ -110,7 +110,7 @@ pub async fn begin<T>(mut call: Pin<&mut impl Future<Output = T>>) {
     .await;
 }
 
-/// It holds these names.
+/// Takes `count` names.
 async fn held(a: &Caller, name: &str, count: usize) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for number in 0..count {
@@ -207,7 +207,7 @@ async fn an_answer_that_is_looked_at_late(world: Arc<World>) {
         }
         stage.passes(ms(10)).await;
         b.gets_the_lock().await;
-        // It has not got it, and waits until B has given it back.
+        // It did not get it, and waits until B has released it.
         let late = timeout(ms(100), &mut call).await;
         stage.expect(late.is_err(), "A has no guard of what is gone");
         if late.is_ok() {
@@ -273,7 +273,7 @@ async fn a_turn_that_rests_while_its_client_connects_anew(world: Arc<World>) {
     let begun = Instant::now();
     holder.gives_it_back().await;
     stage.passes(EACH - ms(40)).await;
-    // It is answered when the moment is over.
+    // The answer comes when the moment has ended.
     a.next("poll", Fate::ReplyTakes(ms(30)));
     a.loses_its_connection(&stage.server);
     b.gets_the_lock().await;
@@ -370,7 +370,7 @@ async fn an_unlock_before_that_of_its_inner_hold(world: Arc<World>) {
 /// Comes after [`NAME`] in the order of a set.
 const SECOND: &str = "lock1";
 
-/// The call is polled for some milliseconds, and then rests.
+/// Polls the call for some milliseconds, and then no more.
 async fn go_on<T>(mut call: Pin<&mut impl Future<Output = T>>) {
     for _ in 0..6 {
         begin(call.as_mut()).await;
@@ -388,7 +388,7 @@ async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {
     let both = a.client.lock_all([NAME, SECOND]);
     let mut call = Box::pin(both.lock());
     go_on(call.as_mut()).await;
-    // It is sent every 167 ms, and what its call wants the lock for becomes less.
+    // The client sends it every 167 ms, and its call wants the lock for less time each time.
     (0..4).for_each(|_| a.next("renew", Fate::ReplyLost));
     a.next("renew", Fate::RequestTakes(ms(300)));
     b.gives_it_back().await;
@@ -406,7 +406,7 @@ async fn a_copy_of_the_first_question_about_a_part(world: Arc<World>) {
     a.is_refused("renew", ms(2000));
     c.gets_the_lock().await;
     a.has_heard_of_its_loss();
-    // Its requests are served again.
+    // The server serves its requests again.
     stage.passes(ms(2000)).await;
     drop(guards);
     stage.ends([a, b, c]).await;
@@ -426,7 +426,7 @@ async fn a_part_that_a_failover_shortens(world: Arc<World>) {
     b.gives_it_back().await;
     go_on(call.as_mut()).await;
     stage.replica_stays_behind();
-    // The third request has an answer.
+    // The third request gets an answer.
     stage.passes(ms(420)).await;
     stage.has_met_all("two requests for the lease had no answers");
     stage.fails_over().await;
@@ -438,7 +438,7 @@ async fn a_part_that_a_failover_shortens(world: Arc<World>) {
     a.has(guards.next().expect("A has both"));
     c.gets_the_lock().await;
     a.has_heard_of_its_loss();
-    // Its requests are served again.
+    // The server serves its requests again.
     stage.passes(ms(2000)).await;
     drop(guards);
     stage.ends([a, b, c]).await;

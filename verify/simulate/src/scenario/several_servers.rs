@@ -1,4 +1,4 @@
-//! Scenarios with several servers that know nothing of each other.
+//! Scenarios with several servers that do not know each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Stage {
         Self::with(world, &[Duration::ZERO; 3], strict)
     }
 
-    /// `ahead`: by how much the clock of each server is.
+    /// `ahead`: by how much the clock of each server is ahead.
     fn with(world: Arc<World>, ahead: &[Duration], strict: bool) -> Self {
         let trial = Trial::scripted(&world, ahead, strict);
         let servers = simulation::servers((0..trial.nodes()).map(|node| Master::new(&trial, node)));
@@ -122,14 +122,14 @@ impl Stage {
         client
     }
 
-    /// In a task of its own.
+    /// In its own task.
     fn asks(&self, client: &LockClient, owner: Owner) -> JoinHandle<Result<LockGuard, LockError>> {
         let lock = client.lock(NAME);
         let asking = owner.scope(async move { lock.lock().await });
         tokio::spawn(asking)
     }
 
-    /// It has the lock within 10 s.
+    /// It gets the lock within 10 s.
     async fn gets_the_lock(&self, asking: JoinHandle<Result<LockGuard, LockError>>, what: &str) -> Option<LockGuard> {
         let guard = timeout(ms(10_000), asking).await.ok().and_then(Result::ok).and_then(Result::ok);
         self.expect(guard.is_some(), what);
@@ -149,14 +149,14 @@ impl Stage {
         self.trial.keep_apart(node, client.id(), time);
     }
 
-    /// In the middle of a call. Its requests arrive, and nothing comes from it after that.
+    /// In the middle of a call. Its requests arrive, and it sends nothing after that.
     fn dies(&self, client: &LockClient, name: &str) {
         step(&self.world, format!("{name} dies"));
         self.world.kill(client.id());
         self.servers.iter().for_each(|server| server.disconnect(client.id()));
     }
 
-    /// Its hold is deleted there by hand.
+    /// Someone deletes its hold there.
     fn loses_the_lock(&self, node: usize) {
         step(&self.world, format!("server {node} loses the lock"));
         let key = key_of(NAME);

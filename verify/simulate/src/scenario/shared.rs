@@ -117,7 +117,7 @@ pub const ALL: &[Scenario] = &[
 
 const SEMAPHORE: &str = "sem0";
 const RW_LOCK: &str = "rw0";
-/// The weight of a writer, as the server counts it.
+/// A writer's weight on the server.
 const WHOLE: u32 = 1024;
 const LIMIT: u32 = 3;
 
@@ -158,7 +158,7 @@ impl Wish {
     }
 }
 
-/// What a stage of locks has, with names of these kinds.
+/// A stage with names of these kinds.
 struct SharedStage {
     stage: Stage,
     trial: Arc<Trial>,
@@ -181,7 +181,7 @@ impl SharedStage {
         Self::with(world, trial, vec![server], None)
     }
 
-    /// All names are at node 0.
+    /// Node 0 has all names.
     fn cluster(world: Arc<World>) -> Self {
         let trial = Trial::new(&world);
         let nodes = simulation::cluster((0..2).map(|node| AroundShared::new(&trial, node)));
@@ -195,17 +195,17 @@ impl SharedStage {
         Self { stage: Stage::with(world, nodes, cluster), trial, callers: 0, looking }
     }
 
-    /// As of a lock, see `Stage::caller`.
+    /// See `Stage::caller`.
     async fn caller(&mut self, name: &'static str, lease: Duration) -> Caller {
         let (client, _) = self.connect(name, |it| it.lease(lease));
-        // So that it knows the clock of the server.
+        // So that it knows the server's clock.
         let _ = client.semaphore(SEMAPHORE, LIMIT).status().await;
         self.callers += 1;
         let (trial, number) = (self.trial.clone(), self.callers);
         Caller { trial, name, number, client, owner: Owner::new(), has: None, waiting: None }
     }
 
-    /// What the replica has not heard of happens before.
+    /// Fails over to a replica that misses what `unheard_of` does.
     async fn fails_over_behind(&self, unheard_of: impl AsyncFnOnce()) {
         step(&self.world, "the replica hears of nothing that follows");
         let snapshot = self.server.snapshot().expect("its engine runs");
@@ -221,14 +221,14 @@ impl SharedStage {
         sleep(ms(1)).await;
     }
 
-    /// All give back what they have, and nothing may be left of it.
+    /// All callers release their shares; nothing of them may remain.
     async fn ends(self, callers: impl IntoIterator<Item = Caller>) {
         for mut caller in callers {
             caller.ends().await;
         }
         self.stage.ends([]).await;
         self.looking.abort();
-        // An aborted task ends when it is polled.
+        // An aborted task ends when the runtime polls it.
         let _ = self.looking.await;
         self.trial.report();
     }
@@ -258,13 +258,13 @@ impl Caller {
         expect(self.world(), is_so, &format!("{} {what}", self.name));
     }
 
-    /// As `stage::Caller::next`.
+    /// See `stage::Caller::next`.
     fn next(&self, script: &'static str, fate: Fate) {
         self.says(&format!("is unlucky: its next {script} is to meet {fate:?}"));
         self.world().state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
     }
 
-    /// As `stage::Caller::may_not`.
+    /// See `stage::Caller::may_not`.
     fn may_not(&self, command: &'static str) {
         self.says(&format!("may not {command} any more"));
         self.world().may_not(self.client.id(), command);
@@ -298,7 +298,7 @@ impl Caller {
 
     async fn begins_to_wait(&mut self, wish: Wish) {
         self.asks(wish);
-        // Until its request has come to the server.
+        // Until its request has reached the server.
         sleep(ms(2)).await;
         self.expect(self.waits(), "has a place in the queue");
     }
@@ -313,7 +313,7 @@ impl Caller {
         self.comes_in(LONGEST_STEP).await;
     }
 
-    /// In this time at most.
+    /// Within this time.
     async fn comes_in(&mut self, time: Duration) {
         let Some((wish, waiting)) = self.waiting.take() else { return };
         let Ok(Ok(Ok(share))) = timeout(time, waiting).await else { return self.expect(false, "comes in in time") };
@@ -330,7 +330,7 @@ impl Caller {
         self.expect(is_valid, "still has it");
     }
 
-    /// It relies on it no longer.
+    /// It no longer relies on its share.
     fn takes(&mut self) -> Option<Share> {
         let (wish, share) = self.has.take()?;
         let claims = self.trial.checker().ends(&key_of(wish.name()), share.held().token(), self.number);
@@ -351,7 +351,7 @@ impl Caller {
         sleep(ms(1)).await;
     }
 
-    /// Gives the permit back if the detach is refused.
+    /// Releases the permit if the server refuses the detach.
     async fn detaches(&mut self, lease: Duration) -> Option<HoldHandle> {
         let Some(Share::Permit(permit)) = self.takes() else { return None };
         self.says("detaches it");
@@ -363,7 +363,7 @@ impl Caller {
         }
     }
 
-    /// From now on.
+    /// Changes the weight that it relies on.
     fn relies_on(&self, name: &str, token: u64, weight: u32) {
         let change = |claim: &mut Claim| claim.weight = weight;
         self.trial.checker().changes(&key_of(name), token, self.number, change);
@@ -412,7 +412,7 @@ impl Caller {
         self.world().kill(self.client.id());
         server.disconnect(self.client.id());
         self.gives_up().await;
-        // A client that is dropped gives back what it has.
+        // A dropped client would release its share.
         std::mem::forget((self.client, self.has));
     }
 
@@ -494,7 +494,7 @@ async fn a_release_that_is_refused_half_way(world: Arc<World>) {
     let mut stage = SharedStage::new(world);
     let (mut a, mut b) = (stage.caller("A", LEASE).await, stage.caller("B", LEASE).await);
     let mut c = stage.caller("C", LEASE).await;
-    // With C behind B it is not the usual case of a release.
+    // With C after B it is not the usual case of a release.
     for (command, with_c) in (0..24).flat_map(|command| [(command, false), (command, true)]) {
         a.gets(Wish::Permits(3)).await;
         b.begins_to_wait(Wish::Permits(1)).await;

@@ -1,4 +1,4 @@
-//! A server, callers, and what a scenario does with them. Each step is a line of the story.
+//! A server, callers, and their actions in a scenario. Each step is a line of the story.
 
 use std::mem;
 use std::sync::Arc;
@@ -19,26 +19,25 @@ use crate::world::{Around, Fate, Mishap, World};
 pub const STEP: &str = "==";
 /// No step takes longer, in virtual time.
 pub const LONGEST_STEP: Duration = Duration::from_secs(60);
-/// Longer than anything that a client leaves behind may last: leases, places, copies of requests, keys of a queue.
+/// Longer than anything that a client leaves may last: leases, places, copies of requests, keys of a queue.
 const AFTERMATH: Duration = Duration::from_secs(120);
 pub const NAME: &str = "lock0";
-/// Another lock. In a cluster it is at node 1, so that all clients are connected there.
+/// Another lock. In a cluster it is at node 1, so that all clients connect there.
 pub const ANOTHER: &str = "another";
 
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Writes down a step.
+/// Records a step.
 pub fn step(world: &World, what: impl Into<String>) {
     let what = what.into();
     world.note(STEP, 0, || what);
 }
 
-/// One server or a cluster, and a lock.
 pub struct Stage {
     pub world: Arc<World>,
-    /// Where the lock is at first.
+    /// The lock's first server.
     pub server: EmbeddedServer,
     nodes: Vec<EmbeddedServer>,
     cluster: Option<Arc<Cluster>>,
@@ -57,7 +56,7 @@ impl Stage {
         Self::cluster_of(world, 2)
     }
 
-    /// The same with more nodes, of which the third has a clock of its own.
+    /// The same with more nodes; the third has its own clock.
     pub fn cluster_of(world: Arc<World>, nodes: usize) -> Self {
         world.state().checker = Checker::new(true);
         let nodes = simulation::cluster((0..nodes).map(|node| Around { world: world.clone(), node }));
@@ -71,11 +70,11 @@ impl Stage {
         Self { world, server: nodes[0].clone(), nodes, cluster, replica: None, watching }
     }
 
-    /// A caller with a client of its own: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
-    /// waiter lives for 2 s and a lease lasts for 2 s, unless `with` says something else.
+    /// A caller with its own client: requests may take 500 ms, polls come every 500 ms, a grant lasts for 600 ms, a
+    /// waiter lives for 2 s and a lease lasts for 2 s, unless `with` changes that.
     pub async fn caller(&self, name: &'static str, with: fn(LockClientBuilder) -> LockClientBuilder) -> Caller {
         let (client, looks) = self.connect(name, with);
-        // So that it knows the clock of the server.
+        // So that it knows the server's clock.
         if let Ok(Tried::Acquired(guard)) = client.lock(ANOTHER).try_lock().await {
             let _ = guard.unlock().await;
         }
@@ -104,13 +103,12 @@ impl Stage {
         (client, looks)
     }
 
-    /// Nothing else happens for `time`.
     pub async fn passes(&self, time: Duration) {
         step(&self.world, format!("{time:?} pass"));
         sleep(time).await;
     }
 
-    /// From here on all is judged as without faults: no hold may expire, and nothing may be left behind.
+    /// From here on the checker judges as without faults: no hold may expire, and nothing may remain.
     pub fn is_calm(&self) {
         step(&self.world, "from here on nothing goes wrong");
         self.world.state().script.iter_mut().for_each(|script| script.settled = true);
@@ -122,13 +120,13 @@ impl Stage {
         self.replica = self.nodes[0].snapshot().map(|snapshot| (snapshot, remembered));
     }
 
-    /// The replica takes over. In a cluster that is node 1, which has slots of its own already.
+    /// The replica takes over. In a cluster it is node 1, which already has its own slots.
     pub async fn fails_over(&mut self) {
         let (snapshot, then) = self.replica.take().expect("there is a replica");
         step(&self.world, "the server dies, and the replica takes over");
         let server = &self.nodes[0];
         server.shut_down();
-        // The replica's clock has to give greater tokens than the other server has given.
+        // The replica's clock must give greater tokens than the other server has granted.
         sleep(ms(5)).await;
         server.restore(snapshot);
         let (at, elsewhere) = (self.world.server_ms(), self.cluster.is_some());
@@ -137,7 +135,7 @@ impl Stage {
             Some(cluster) => cluster.all_go(0, 1),
             None => server.start_up(),
         }
-        // Clients connect again, and ask what has become of what they had.
+        // Clients connect again, and ask about their holds and places.
         sleep(ms(1)).await;
     }
 
@@ -145,7 +143,8 @@ impl Stage {
         self.cluster.as_ref().expect("it is a cluster")
     }
 
-    /// Node 1 takes over with all that node 0 has. That one does nothing meanwhile, and when it goes on it does not know.
+    /// Node 1 takes over everything from node 0, which stands still in the meantime and does not know of it when it
+    /// goes on.
     pub fn is_replaced_while_it_stands_still(&self) {
         step(&self.world, "node 0 stands still, and node 1 takes over from it");
         let before = self.nodes[0].snapshot().expect("its engine runs");
@@ -166,7 +165,7 @@ impl Stage {
         cluster.knows(0, &lock, Slot { migrating: to, ..cluster.owned_by(0) });
     }
 
-    /// While others stay, all requests but renewals are refused (TRYAGAIN).
+    /// While others stay, the nodes refuse all requests but renewals (TRYAGAIN).
     pub fn one_key_moves(&self, name: &str, part: &str) {
         step(&self.world, format!("the key {part} goes to node 1, and the others stay for now"));
         self.the_cluster().move_key(&key_of(name), &(key_of(name) + part), 0, 1);
@@ -223,7 +222,7 @@ impl Stage {
         self.expect(has_met_all, what);
     }
 
-    /// All give up what they have, and nothing may be left of it.
+    /// All callers give up their holds and places; nothing of them may remain.
     pub async fn ends(self, callers: impl IntoIterator<Item = Caller>) {
         for mut caller in callers {
             caller.ends().await;
@@ -234,7 +233,7 @@ impl Stage {
         self.expect(keys.is_empty(), &format!("no keys are left, and not {keys:?}"));
         for watching in self.watching {
             watching.abort();
-            // An aborted task ends when it is polled.
+            // An aborted task ends when the runtime polls it.
             let _ = watching.await;
         }
     }
@@ -262,7 +261,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Another task of the same process, with an owner of its own.
+    /// Another task of the same process, with its own owner.
     pub fn beside(&self, name: &'static str) -> Self {
         let (client, lock, owner) = (self.client.clone(), self.lock.clone(), Owner::new());
         Self {
@@ -287,7 +286,7 @@ impl Caller {
         step(&self.world, format!("{} {what}", self.name));
     }
 
-    /// Something happens to its next request of this kind, or to the next message pushed to it.
+    /// Sets the fate of its next request of this kind, or of the next message pushed to it.
     pub fn next(&self, script: &'static str, fate: Fate) {
         self.says(&format!("is unlucky: its next {script} is to meet {fate:?}"));
         self.world.state().meets(Mishap { client: self.client.id().to_owned(), script, fate });
@@ -310,19 +309,19 @@ impl Caller {
         expect(&self.world, is_there, "it looks who serves which slot");
     }
 
-    /// From now on, and they are not renewed.
+    /// From now on. Its client does not renew them.
     pub fn asks_for_leases_of(&mut self, lease: Duration) {
         self.says(&format!("asks for leases of {lease:?}, which are not renewed"));
         (self.lock, self.fixed) = (self.lock.with_lease(lease), Some(lease));
     }
 
-    /// Its requests of this kind are refused for `time`, and all others are served.
+    /// The server refuses its requests of this kind for `time`, and serves all others.
     pub fn is_refused(&self, script: &'static str, time: Duration) {
         self.says(&format!("is refused each {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOREPLICAS too few replicas", time);
     }
 
-    /// As if it had no right to run the script meanwhile.
+    /// As if it lacked the right to run the script for `time`.
     pub fn has_no_right_to(&self, script: &'static str, time: Duration) {
         self.says(&format!("has no right to {script} for {time:?}"));
         self.world.refuses(self.client.id(), script, "NOPERM this user has no permissions", time);
@@ -339,11 +338,11 @@ impl Caller {
         self.waiting = Some(tokio::spawn(self.owner.scope(async move { lock.lock().await })));
     }
 
-    /// It asks for the lock, and another owner has it.
+    /// It asks for the lock while another owner has it.
     pub async fn begins_to_wait(&mut self) {
         self.says("asks for the lock");
         self.asks();
-        // Until its request has come to the server.
+        // Until its request has reached the server.
         sleep(2 * self.world.usual_delay()).await;
         let has_place = {
             let state = self.world.state();
@@ -352,7 +351,7 @@ impl Caller {
         expect(&self.world, has_place, &format!("{} has a place in the queue", self.name));
     }
 
-    /// It has the lock now, after a wait or at once.
+    /// It gets the lock, after a wait or at once.
     pub async fn gets_the_lock(&mut self) {
         if self.waiting.is_none() {
             self.says("asks for the lock");
@@ -367,7 +366,7 @@ impl Caller {
         }
     }
 
-    /// It relies on this guard from now on.
+    /// From now on it relies on this guard.
     pub fn has(&mut self, guard: LockGuard) {
         self.says("has the lock");
         let (server_ms, lock) = (self.world.server_ms(), key_of(NAME));
@@ -380,7 +379,7 @@ impl Caller {
         self.guard = Some(guard);
     }
 
-    /// It relies on its guard no longer.
+    /// It no longer relies on its guard.
     pub fn takes_its_guard(&mut self) -> Option<LockGuard> {
         let guard = self.guard.take()?;
         drop(self.world.state().checker.release(&key_of(NAME), guard.token()));
@@ -424,7 +423,7 @@ impl Caller {
         expect(&self.world, !is_valid, &format!("{} has heard that it lost the lock", self.name));
     }
 
-    /// Or drops what it has lost.
+    /// Or drops a lost guard.
     pub async fn gives_it_back(&mut self) {
         let Some(guard) = self.guard.take() else { return };
         let token = guard.token();
@@ -458,13 +457,13 @@ impl Caller {
         server.disconnect(self.client.id());
     }
 
-    /// Its process. What it has at the server stays there.
+    /// Its process dies. Its holds and places at the server stay.
     pub async fn dies(self, server: &EmbeddedServer) {
         server.disconnect(self.client.id());
         self.vanishes().await;
     }
 
-    /// The same, and the server does not notice the end of its connection.
+    /// The same, but the server does not notice the end of its connection.
     pub async fn vanishes(mut self) {
         self.says("dies");
         self.world.kill(self.client.id());
@@ -472,7 +471,7 @@ impl Caller {
             waiting.abort();
             let _ = waiting.await;
         }
-        // A client that is dropped closes its connection, which the server would notice.
+        // A dropped client would close its connection, which the server would notice.
         mem::forget(self.client);
     }
 

@@ -21,7 +21,7 @@ pub struct Actor {
     pub shortest_lease: Duration,
 }
 
-/// What is asked for without a limit in time, or with one, or given up by its caller.
+/// How a caller waits: without a limit, with a limit, until the caller cancels, or not at all.
 #[derive(Clone, Copy)]
 enum How {
     Waits,
@@ -149,7 +149,7 @@ impl Actor {
             }
         }
         if self.world().chance(0.05) {
-            // In the calm phase a crowd waits behind a few of these.
+            // In the calm phase a crowd waits for some of these.
             let longest = Duration::from_secs(if self.world().state().calm { 1 } else { 5 });
             let _ = timeout(longest, permit.lost()).await;
         }
@@ -191,7 +191,7 @@ impl Actor {
         self.note("revokes", || format!("{}: {answer:?}", holder.token));
     }
 
-    /// `has_given_up`: this owner has made a call that got nothing, whose place may still be there.
+    /// `has_given_up`: an earlier call of this owner got nothing, and its place may still be there.
     async fn reads_or_writes(&self, lock: &FairRwLock, has_given_up: &mut bool) {
         let how = self.how();
         let is_judged = !*has_given_up && matches!(how, How::Limited(_) | How::Tries);
@@ -242,7 +242,8 @@ impl Actor {
         }
     }
 
-    /// If a call of this scope was told that others have the lock, they had. `since`: when it began, if it is judged.
+    /// If a call of this scope reported that others have the lock, they had. `since`: when it began; `None` skips the
+    /// check.
     fn check_busy<T>(&self, lock: &FairRwLock, since: Option<i64>, outcome: &Result<Tried<T>, LockError>) {
         let Some(begun) = since.filter(|_| matches!(outcome, Ok(Tried::Busy(_)) | Err(LockError::Timeout { .. })))
         else {
@@ -279,7 +280,7 @@ impl Actor {
         self.note("unlocks", || format!("{token}: {answer:?}"));
     }
 
-    /// A read, and perhaps one in it, past the writers that wait.
+    /// A read, and perhaps one in it, past the waiting writers.
     async fn reads(&self, lock: &FairRwLock, guard: ReadGuard, token: u64) {
         let name = key_of(lock.name());
         self.works().await;
@@ -359,7 +360,7 @@ impl Actor {
 
     fn check_error(&self, error: &LockError) {
         self.note("gets nothing", || error.to_string());
-        // `Permits`: of a number that `set_permits` has set below this weight.
+        // `Permits`: `set_permits` has lowered the limit below this weight.
         let expected = matches!(
             error,
             LockError::Timeout { .. } | LockError::Lost | LockError::QueueFull { .. } | LockError::Permits { .. }
@@ -369,7 +370,7 @@ impl Actor {
         }
     }
 
-    /// Each call of its client has an answer in time.
+    /// Each call of its client gets an answer in time.
     pub fn is_undisturbed(&self) -> bool {
         let id = self.client.id();
         self.is_settled() && !self.is_closed() && !self.world().is_overloaded(id) && self.world().has_runtime(id)

@@ -1,4 +1,4 @@
-//! The faults around the server, as in any run. What happens to shared names is judged by another checker.
+//! The usual faults around the server, with another checker for shared names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Faults for AroundShared {
     }
 }
 
-/// Scripts for shared names have the faults of those for locks.
+/// Scripts for shared names have the faults of the scripts for locks.
 fn bare(script: &str) -> &str {
     script.strip_prefix("shared/").unwrap_or(script)
 }

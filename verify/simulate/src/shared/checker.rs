@@ -1,5 +1,5 @@
-//! Compares every event with the promises, as they are for shared names. It sees the keys before and after each script, and the
-//! guards of the actors.
+//! Compares every event with the promises, in their form for shared names. It sees the keys before and after each
+//! script, and the guards of the actors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::keys::{client_of, is_of_a_handle};
 use crate::sightings::{Sightings, untrue};
 
 const HOLDERS_AT_MOST: usize = 1024;
-/// Without faults a hold without a guard is gone by then: a message on its way, a poll, and a leave.
+/// Without faults a hold without a guard ends within this time: a message on its way, a poll, and a leave.
 const GHOSTS_LIVE: Duration = Duration::from_millis(1500);
-/// P7: without faults a waiter that fits is served by then: 100 ms, and a poll on its way.
+/// P7: without faults a waiter for which there is room comes in within this time: 100 ms, and a poll on its way.
 const SERVED_WITHIN: Duration = Duration::from_millis(150);
-/// P8, as for the lock.
+/// P8, for locks too.
 const TOLD_WITHIN: Duration = Duration::from_millis(1200);
 
-/// Scripts for shared names are called as those of locks.
+/// The name of a script without `shared/`.
 pub fn bare(script: &'static str) -> &'static str {
     script.strip_prefix("shared/").unwrap_or(script)
 }
 
-/// Whether this copy finds what an earlier one has ended, and counts what is left.
+/// Whether this copy finds that an earlier one ended the hold, and counts the others again.
 fn is_counted_anew(ran: &Ran<'_>, before: &Keys) -> bool {
     let args = ran.args;
     match bare(ran.script) {
-        // A hold that goes on was made smaller.
+        // It reduced a hold that goes on.
         "release" => !before.records.contains_key(&args[1]) && ran.reply.as_ref().is_ok_and(|reply| reply[0] == "gone"),
-        // Known by its tombstone, which lives for that long at least.
+        // Its tombstone shows it, which lives at least that long.
         "leave" => {
             !before.records.contains_key(&args[2]) && args[1].parse().is_ok_and(|until: i64| until * 1000 > ran.at)
         }
@@ -45,7 +45,7 @@ fn is_counted_anew(ran: &Ran<'_>, before: &Keys) -> bool {
 /// Name and token.
 type Hold = (String, u64);
 
-/// A request that ends a hold, by what its copies have alike.
+/// A request that ends a hold, by the parts that its copies share.
 type Repeated = [String; 3];
 
 /// `None`: a request of another kind.
@@ -59,14 +59,14 @@ fn repeated(ran: &Ran<'_>) -> Option<Repeated> {
     Some([bare(ran.script), ran.args.get(one)?, ran.args.get(other)?].map(str::to_owned))
 }
 
-/// What an actor relies on.
+/// A share that an actor relies on.
 pub struct Claim {
     pub name: String,
     pub actor: usize,
     pub process: String,
     pub held: Held,
     pub weight: u32,
-    /// Guards, if that is known.
+    /// Guards, if known.
     pub guards: u32,
 }
 
@@ -74,13 +74,13 @@ pub struct Claim {
 struct Name {
     keys: Keys,
     newest: u64,
-    /// The greatest floor that was named: each later grant is above it (R7).
+    /// The greatest floor in any reply: every later grant has a greater token (R7).
     floor: u64,
-    /// What each token was admitted under.
+    /// The limit under which each token came in.
     admitted: BTreeMap<u64, u32>,
-    /// Scripts that were refused half-way, so `!used` may be too high.
+    /// Scripts that the server refused half-way, so `!used` may be too high.
     counted_high_by: BTreeSet<Repeated>,
-    /// Since when the first waiter fits, and is not served.
+    /// Since when the first waiter has room and does not come in.
     fits_since: Option<Duration>,
 }
 
@@ -90,25 +90,25 @@ pub struct SharedChecker {
     claims: Vec<Claim>,
     /// Revoked, or lost with the server's data: their holders learn of it later.
     void: BTreeMap<Hold, Duration>,
-    /// A server took over that is behind by a renewal: until when that lease lasts, in server ms.
+    /// A server that misses a renewal took over: until when that lease lasts, in server ms.
     renewed_before: BTreeMap<Hold, i64>,
-    /// A script that changed their end was refused half-way: they may end with their key, before that.
+    /// The server refused a script half-way that changed their end: they may end earlier, with their key.
     half_renewed: BTreeSet<Hold>,
     unclaimed: BTreeMap<Hold, Duration>,
     /// Name and owner of handles that an actor has or may find.
     in_use: BTreeSet<(String, String)>,
-    /// The same of which a call has said that they hold nothing. Until the server has lost data.
+    /// Of these, a call has reported that they hold nothing. Cleared when the server loses data.
     lost_handles: BTreeSet<(String, String)>,
-    /// The seq up to which an owner has left, and nothing is given to it any more (R3).
+    /// The seq up to which an owner has left, so that no request serves it any more (R3).
     left: BTreeMap<(String, String), u64>,
-    /// A server took over that is behind by a give: another owner has it there.
+    /// A server that misses a give took over: there another owner has the hold.
     given_before: BTreeSet<Hold>,
     /// Node and client.
     connected: BTreeSet<(usize, String)>,
     behind: BTreeSet<(usize, String)>,
     homes: BTreeMap<String, usize>,
     must_freeze_until: i64,
-    /// The last end of a freeze that the server had.
+    /// The last end of a freeze that the server stated.
     frozen_until: i64,
     /// In server time.
     seen: Sightings,
@@ -121,18 +121,18 @@ pub struct SharedChecker {
     found: Vec<String>,
 }
 
-/// What is true of the world at an event.
+/// The state of the world at an event.
 #[derive(Clone)]
 pub struct Now {
     pub at: Duration,
     /// Server time, ms.
     pub server_ms: i64,
-    /// There are no faults, and none has effects any more.
+    /// Neither a present nor an earlier fault has an effect.
     pub settled: bool,
     pub strict: bool,
-    /// Clients that are still connected to a server of before, with the node.
+    /// Clients still connected to an earlier server, with the node.
     pub behind: BTreeSet<(usize, String)>,
-    /// The node of each name. None has one whose slot moves.
+    /// The node of each name. A name whose slot moves is absent.
     pub homes: BTreeMap<String, usize>,
 }
 
@@ -168,7 +168,7 @@ impl SharedChecker {
         self.homes.clone_from(&now.homes);
     }
 
-    /// What was held may be lost, unless all clients are strict and the server knows that it may have forgotten it.
+    /// All holds may be lost, unless all clients are strict and the server knows that it may have forgotten some.
     pub fn lost_data(&mut self, node: usize, now: &Now) {
         self.lost_handles.clear();
         let claimed = self.claims.iter().map(|claim| (claim.name.clone(), claim.held.token()));
@@ -187,7 +187,7 @@ impl SharedChecker {
         self.must_freeze_until = until;
     }
 
-    /// Who has a part of this name, or a place there, until the change that comes now.
+    /// Records who had a part of this name, or a place there, until the change that comes now.
     fn see(&mut self, name: &str, server_ms: i64) {
         let Some(it) = self.names.get(name) else { return };
         let holders = it.keys.records.iter().map(|(owner, record)| (owner, record.ends));
@@ -195,7 +195,7 @@ impl SharedChecker {
         self.seen.note(name, server_ms, holders.chain(waiting));
     }
 
-    /// A call of this owner that began then (server ms) was told that others had the name.
+    /// A call of this owner that began then (server ms) reported that others had the name.
     pub fn check_busy(&mut self, name: &str, owner: &str, begun: i64, server_ms: i64) {
         self.see(name, server_ms);
         let keys = [name.to_owned()];
@@ -205,7 +205,7 @@ impl SharedChecker {
         }
     }
 
-    /// The keys were changed by something else than a script.
+    /// Something other than a script changed the keys.
     pub fn resync(&mut self, name: &str, keys: Keys, server_ms: i64) {
         self.see(name, server_ms);
         self.left.retain(|(of, _), _| of != name);
@@ -214,20 +214,20 @@ impl SharedChecker {
             if keys.under(record.token).is_some_and(|(now, _)| now != owner) {
                 self.given_before.insert((name.to_owned(), record.token));
             }
-            // Forgotten altogether, it may come back with another server.
+            // Even if this server has forgotten it, it may come back with another one.
             if keys.under(record.token).is_none_or(|(_, now)| now.ends < record.ends) {
                 let until = self.renewed_before.entry((name.to_owned(), record.token)).or_default();
                 *until = record.ends.max(*until);
             }
         }
-        // The server before may have lost what it had given, by a flush of which its holder has not heard.
+        // The earlier server may have lost this hold in a flush, and its holder has not learned of that.
         for claim in self.claims.iter().filter(|claim| claim.name == name) {
             let token = claim.held.token();
             if keys.under(token).is_some_and(|(owner, _)| client_of(owner) != claim.process) {
                 self.given_before.insert((name.to_owned(), token));
             }
         }
-        // A server that takes over may have been behind by the copy that counted anew.
+        // A server that takes over may miss the copy that counted again.
         if keys.used.is_some_and(|(used, _)| used > keys.records.values().map(|record| record.weight).sum()) {
             it.counted_high_by.insert(Repeated::default());
         }
@@ -235,7 +235,7 @@ impl SharedChecker {
         it.fits_since = None;
     }
 
-    /// The hash of this name was deleted by hand.
+    /// Someone deleted the hash of this name.
     pub fn deleted(&mut self, name: &str, now: Duration) {
         let Some(it) = self.names.get(name) else { return };
         let held: Vec<_> = it.keys.records.values().map(|record| (name.to_owned(), record.token)).collect();
@@ -264,17 +264,16 @@ impl SharedChecker {
         self.claims.iter_mut().filter(is_it).for_each(change);
     }
 
-    /// An actor has this handle.
     pub fn is_in_use(&mut self, name: &str, owner: &str) {
         self.in_use.insert((name.to_owned(), owner.to_owned()));
     }
 
-    /// R16: a call has said that this handle holds nothing.
+    /// R16: a call has reported that this handle holds nothing.
     pub fn handle_is_lost(&mut self, name: &str, owner: &str) {
         self.lost_handles.insert((name.to_owned(), owner.to_owned()));
     }
 
-    /// It has been attached or released, so its owner has nothing.
+    /// Someone attached or released it, so its owner holds nothing.
     pub fn is_spent(&mut self, name: &str, owner: &str) {
         self.in_use.remove(&(name.to_owned(), owner.to_owned()));
     }
@@ -296,7 +295,7 @@ impl SharedChecker {
             ("release" | "leave", "gone") | ("force_unlock", "free") | ("set_limit", "set") => 4,
             _ => return None,
         };
-        // A repeated release of some says 0 without a look.
+        // A repeated release of some holds answers 0 without a look.
         (script != "release" || reply[0] != "held").then_some(())?;
         Some(reply.get(index).is_some_and(|more| more == "1"))
     }
@@ -323,7 +322,7 @@ impl SharedChecker {
         let mut granted: Vec<_> = keys.records.iter().filter(|(_, it)| before.under(it.token).is_none()).collect();
         granted.sort_by_key(|(_, record)| record.token);
         if !is_clean {
-            // The keys may have the lifetime that they had before.
+            // The key may still have its earlier lifetime.
             self.half_renewed.extend(granted.iter().map(|(_, record)| (name.clone(), record.token)));
         }
         for (owner, record) in &granted {
@@ -364,7 +363,7 @@ impl SharedChecker {
                 self.check_served(&name, ran, &before, &keys, server_ms);
             }
         } else {
-            // How far it went is unknown.
+            // How far it got is unknown.
             let lost: Vec<_> = before.records.values().filter(|it| keys.under(it.token).is_none()).collect();
             let lost: Vec<_> = lost.into_iter().map(|record| ((name.clone(), record.token), now.at)).collect();
             self.void.extend(lost);
@@ -389,8 +388,8 @@ impl SharedChecker {
         }
     }
 
-    /// P4: `!used` is the sum of what is there. What a script that was refused half-way left too high is counted anew by its
-    /// next copy at the latest.
+    /// P4: `!used` is the sum of all records. After a script that the server refused half-way it may be too high, until
+    /// at the latest that script's next copy counts again.
     fn check_count(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, is_clean: bool) {
         let sum: u32 = keys.records.values().map(|record| record.weight).sum();
         let (used, holders) = keys.used.unwrap_or_default();
@@ -415,7 +414,7 @@ impl SharedChecker {
         }
     }
 
-    /// P1, P2, R7, R14 of a holder that has come in.
+    /// P1, P2, R7, R14 for a holder that came in.
     fn check_grant(&mut self, name: &str, owner: &str, token: u64, keys: &Keys, now: &Now, server_ms: i64) {
         let Some(record) = keys.records.get(owner) else { return };
         let limit = keys.limit.unwrap_or(record.limit);
@@ -439,16 +438,16 @@ impl SharedChecker {
         }
     }
 
-    /// P3: no caller comes in past a waiter that could be served.
+    /// P3: no caller comes in past a waiter that had room.
     fn check_order(&mut self, name: &str, (owner, seq): (&str, u64), before: &Keys, keys: &Keys, server_ms: i64) {
         let own = before.places.iter().position(|place| place.is_of(owner, seq)).unwrap_or(before.places.len());
         let stays = |place: &&Place| keys.places.iter().any(|other| other.is_of(&place.owner, place.seq));
-        // Its ticket was deleted by hand, and it has queued again: then its first place counts or the second one, as the note of
-        // places that are passed over has it.
+        // Its ticket was deleted, and it has queued again: then its first place counts or the second, depending on the
+        // note of passed-over places.
         let is_behind_too =
             |place: &Place| before.places[own..].iter().any(|other| other.is_of(&place.owner, place.seq));
         let passed = before.places[..own].iter().filter(stays).find(|place| {
-            // A place beside a hold of its own owner waits for that one's leave.
+            // A place next to a hold of its own owner waits for that hold's leave.
             let waits_for_itself = place.owner == owner || keys.records.contains_key(&place.owner);
             self.lives(name, place, server_ms) && !waits_for_itself && !is_behind_too(place)
         });
@@ -471,7 +470,7 @@ impl SharedChecker {
         }
     }
 
-    /// A hold goes when its lease is over, by a request of its owner, or by force.
+    /// A hold ends with its lease, by a request of its owner, or by force.
     fn check_lost(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         let goes = |(owner, record): &(&String, &Record)| {
             // Decision 3: a later attempt of its owner takes its place.
@@ -488,7 +487,7 @@ impl SharedChecker {
                 format!("{name}: {} of {} ended the hold of {owner} under {}", ran.script, ran.client, record.token);
             self.violated("P1", what);
         }
-        // An owner that comes in anew has lost its earlier hold before.
+        // An owner that comes in again has lost its earlier hold before.
         let is_gone = |(owner, record): &(&String, &Record)| {
             keys.under(record.token).is_none() && !keys.records.contains_key(*owner)
         };
@@ -505,7 +504,7 @@ impl SharedChecker {
         before.lives_until <= server_ms && self.half_renewed.contains(&(name.to_owned(), record.token))
     }
 
-    /// R16: only what names a handle touches what it has. A give moves one record and nothing else.
+    /// R16: only a request that names a handle touches its hold. A give moves one record and nothing else.
     fn check_handles(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
         let Ok(reply) = &ran.reply else { return };
         let status = reply[0].as_str();
@@ -552,7 +551,7 @@ impl SharedChecker {
                         self.violated("R3", format!("{name}: {to} has left, and got {token} by {attempt}"));
                     }
                 }
-                // Those whose lease is over may go with the whole hash.
+                // Records whose lease has ended may go with the whole hash.
                 let mut has = keys.records.clone();
                 for records in [&mut has, &mut expected] {
                     records.retain(|_, record| record.ends > server_ms);
@@ -567,7 +566,7 @@ impl SharedChecker {
     }
 
     fn first_that_fits<'a>(&self, name: &str, keys: &'a Keys, server_ms: i64, caller: &str) -> Option<&'a Place> {
-        // One whose client may live as far as the script sees it comes first, and may not fit. The caller reads its answer.
+        // A client that is alive as far as the script sees comes first, even without room. The caller reads its answer.
         let may_live = |place: &&Place| {
             let is_reached = place.client() == caller || self.is_reached(name, place.client());
             place.has_ticket && place.lives_until > server_ms && is_reached
@@ -579,26 +578,27 @@ impl SharedChecker {
         (fits && !waits_for_itself && keys.frozen_until <= server_ms).then_some(first)
     }
 
-    /// R6: who can be served is served by the call that makes room, or the call says that there is more.
+    /// R6: the call that makes room lets in each waiter that fits, or reports that there are more.
     fn check_served(&mut self, name: &str, ran: &Ran<'_>, before: &Keys, keys: &Keys, server_ms: i64) {
-        // Counted too high, it seems to have no room; it is counted anew when a caller finds none.
+        // If the count is too high, there seems to be no room; a caller that finds none counts again.
         if self.names.get(name).is_some_and(|it| !it.counted_high_by.is_empty()) {
             return;
         }
-        // A release by a handle names no client that waits.
+        // A release by a handle does not name a waiting client.
         let caller = if bare(ran.script) == "release" { crate::keys::client_of(&ran.args[1]) } else { ran.client };
         if let Some(first) = self.first_that_fits(name, keys, server_ms, caller) {
-            // Its ticket was deleted by hand, and this call has made it again, behind its look at the queue. The next one serves it.
+            // This call has restored its deleted ticket, after its look at the queue. The next call serves it.
             let is_back = |place: &Place| place.is_of(&first.owner, first.seq) && !place.has_ticket;
             if bare(ran.script) == "acquire" && before.places.iter().any(is_back) {
                 return;
             }
-            // Its ticket was deleted by hand, and it has queued again since. The note of places that were passed over may cover its first one.
+            // Its ticket was deleted, and it queued again since. The note of passed-over places may cover its first
+            // place.
             if keys.places.iter().filter(|place| place.is_of(&first.owner, first.seq)).count() > 1 {
                 return;
             }
-            // A release that fills what the client of the next one names looks no further. The next poll lets in one whose client names
-            // more (README, P6).
+            // A release that fills the limit named by the next waiter's client looks no further. The next poll lets in
+            // a waiter whose client names more (README, P6).
             let names_less = |place: &Place| place.limit < first.limit;
             if bare(ran.script) == "release" && keys.limit.is_none() && before.places.iter().any(names_less) {
                 return;
@@ -608,7 +608,7 @@ impl SharedChecker {
         }
     }
 
-    /// P1, R5, P8 of what actors rely on. Called again and again.
+    /// P1, R5, P8 for the actors' claims. Runs again and again.
     fn check_claims(&mut self, now: &Now) {
         let mut wrong = Vec::new();
         let valid: Vec<_> = self.claims.iter().filter(|claim| claim.held.is_valid()).collect();
@@ -618,7 +618,7 @@ impl SharedChecker {
             let others = self.names.get(name).and_then(|it| it.keys.under(token));
             let others = others.map(|(owner, _)| owner).filter(|owner| client_of(owner) != claim.process);
             if let Some(since) = self.void.get(&hold) {
-                // Another server may have known its handle, which was attached there.
+                // Another server may have known its handle, and someone attached it there.
                 let is_there =
                     self.names.get(name).is_some_and(|it| it.keys.under(token).is_some()) && others.is_none();
                 if now.settled && !is_there && now.at > *since + TOLD_WITHIN && self.is_connected(name, &claim.process)
@@ -651,7 +651,7 @@ impl SharedChecker {
             if now.strict && it.keys.under(token).is_none() {
                 continue;
             }
-            // A server that may have forgotten renewals gives nothing away until their leases are over.
+            // A server that may have forgotten renewals grants nothing until those leases have ended.
             let until = self.renewed_before.get(&hold).copied().unwrap_or_default();
             let is_backed = it
                 .keys
@@ -673,7 +673,7 @@ impl SharedChecker {
         }
     }
 
-    /// P4: at rest the server counts as many holds as there are guards, with their weight.
+    /// P4: without requests in flight the server counts as many holds as there are guards, with their weight.
     pub fn check_hold(&mut self, name: &str, token: u64, guards: u32, weight: u32) {
         let Some((_, record)) = self.names.get(name).and_then(|it| it.keys.under(token)) else { return };
         if (record.holds, record.weight) != (guards, weight) {
@@ -685,7 +685,7 @@ impl SharedChecker {
         }
     }
 
-    /// Called again and again.
+    /// Runs again and again.
     pub fn look(&mut self, now: Now) {
         self.knows(&now);
         self.check_claims(&now);
@@ -702,7 +702,7 @@ impl SharedChecker {
             .flat_map(|(name, it)| {
                 let living = it.keys.records.iter().filter(|(owner, record)| {
                     let is_in_use = || self.in_use.contains(&(name.clone(), (*owner).clone()));
-                    // The handle cannot be used.
+                    // The handle is unusable.
                     let is_watched =
                         if is_of_a_handle(owner) { !is_in_use() } else { self.is_connected(name, client_of(owner)) };
                     record.ends > now.server_ms && is_watched

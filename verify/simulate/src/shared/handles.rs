@@ -1,4 +1,4 @@
-//! What actors do with handles of permits: whoever detaches posts the handle, and whoever finds it uses it, in any process.
+//! Handles of permits: an actor that detaches posts the handle, and an actor in any process finds and uses it.
 
 use std::time::Duration;
 
@@ -10,19 +10,20 @@ use super::posted::Posted;
 use crate::keys::owner_in;
 
 impl Actor {
-    /// Gives the permits to a handle. Returns them, if nothing has happened. `weight`: what they are, and whether the server knows it.
+    /// Gives the permits to a handle. Returns them if nothing has happened. `weight`: of the permits, and whether the
+    /// server knows it.
     pub async fn detaches(&self, name: &str, permit: Permit, weight: u32, is_known: bool) -> Option<Permit> {
         let (token, held) = (permit.token(), permit.held());
         let world = self.world();
         self.ends(name, token);
         world.fault("permits_detached");
-        // Longer than it takes to attach without faults. In the calm phase others wait for a few of them.
+        // Longer than an attach takes without faults. In the calm phase others wait for some of these leases.
         let lease = self.shortest_lease + Duration::from_secs(1);
         if world.state().calm {
             world.state().rested += lease;
         }
         let begun = world.elapsed();
-        // A fixed lease may end meanwhile.
+        // A fixed lease may end in the meantime.
         let is_sure = self.must_be_held(name, token) && held.valid_for() > Duration::from_millis(500);
         let detaching = permit.detach(lease);
         let outcome = if world.of_permit(8) == 0 {
@@ -84,7 +85,7 @@ impl Actor {
             Ok(handle) => handle,
             Err(error) => return self.report("errors", format!("{}: {error}", posted.text)),
         };
-        // Others have it too: it is attached twice, or released behind an attach.
+        // Others have it too: someone attaches it twice, or releases it after an attach.
         if world.of_permit(5) == 0 {
             posted.lasts_until = Duration::ZERO;
             self.trial.post(posted.clone());
@@ -161,11 +162,11 @@ impl Actor {
         }
     }
 
-    /// A handle that was no use.
+    /// Checks the error of a handle that nobody could use.
     fn check_handle(&self, posted: &Posted, error: &HandleError) {
         self.note("has no use of a handle", || format!("{}: {error}", posted.token));
         let expected = match error {
-            // The lease is over, or somebody else has used it, or it has never had anything.
+            // The lease has ended, or somebody else has used it, or it never had anything.
             HandleError::Lost => {
                 if self.world().nodes() == 1 {
                     self.trial.checker().handle_is_lost(&posted.name, &posted.owner);

@@ -1,4 +1,4 @@
-//! What one shared name has on the server.
+//! The keys of one shared name on the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +26,9 @@ pub struct Place {
     pub limit: u32,
     /// Its client's deadline, server time in ms. Negative: unreachable. 0: none.
     pub until: i64,
-    /// The same where a silence is forgiven.
+    /// The same with a forgiven silence.
     pub lives_until: i64,
-    /// Not one whose ticket has left.
+    /// False if its ticket has left.
     pub has_ticket: bool,
 }
 
@@ -45,7 +45,7 @@ impl Place {
 #[derive(Debug, Clone, Default)]
 pub struct Keys {
     pub records: BTreeMap<String, Record>,
-    /// The sum of the weights and the number of holders, as the hash says.
+    /// The sum of the weights and the number of holders, as the hash states them.
     pub used: Option<(u32, u32)>,
     /// Until when the hash lives, in server ms.
     pub lives_until: i64,
@@ -121,7 +121,7 @@ impl Keys {
         keys
     }
 
-    /// Those whose lease is not over: their weights together, and their number.
+    /// The sum of the weights, and the number, of holders whose lease has not ended.
     pub fn living(&self, now: i64) -> (u32, usize) {
         let living = || self.records.values().filter(move |record| record.ends > now);
         (living().map(|record| record.weight).sum(), living().count())

@@ -1,4 +1,4 @@
-//! Semaphores and read-write locks, beside locks, at one server. Their seeds are of a kind of their own.
+//! Semaphores and read-write locks, next to locks, at one server. They have their own kind of seeds.
 
 mod actor;
 mod around;

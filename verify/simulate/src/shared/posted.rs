@@ -1,19 +1,19 @@
-//! What is passed on between actors.
+//! Handles that actors pass to each other.
 
 use std::time::Duration;
 
 /// A handle as others find it.
 #[derive(Clone)]
 pub struct Posted {
-    /// As it is stored and passed on.
+    /// As callers store it and pass it on.
     pub text: String,
     /// The key of the name.
     pub name: String,
-    /// The owner that was made for it.
+    /// The owner made for it.
     pub owner: String,
     pub token: u64,
-    /// What it has to have, if that is known.
+    /// The weight that it must have, if known.
     pub weight: Option<u32>,
-    /// Without faults it lasts until then, at least. Nothing is known once it was extended without an answer, or others have it too.
+    /// Without faults it lasts at least until then. Zero after an unanswered extend, or if others have it too.
     pub lasts_until: Duration,
 }

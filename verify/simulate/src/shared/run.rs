@@ -1,5 +1,5 @@
-//! One run: processes whose actors use semaphores, read-write locks and a lock, at one server or in a cluster. A phase with faults,
-//! then a calm phase without, in which all work must finish.
+//! One run: processes whose actors use semaphores, read-write locks and a lock, at one server or in a cluster. A phase
+//! with faults, then a calm phase without, in which all work must finish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const CALM: Duration = Duration::from_secs(8);
 /// A run with less than this proves nothing.
 const LEAST_SECTIONS: u64 = 60;
 const LEAST_FAULTS: u64 = 100;
-/// What the faults of before the calm phase may have left: the limit of a freeze, a fixed lease.
+/// Faults may leave this behind in the calm phase: the limit of a freeze, a fixed lease.
 const LEFT_OVER: Duration = Duration::from_secs(8);
 
 pub async fn run(world: &Arc<World>) -> Outcome {
@@ -54,7 +54,7 @@ impl Run {
         let permits = 1 + world.below(4) as u32;
         let site = Site::new(world, nodes, cluster);
         let run = Self { world: world.clone(), trial, site, permits };
-        // It has just been started.
+        // The server has just started.
         run.must_freeze();
         run
     }
@@ -92,7 +92,7 @@ impl Run {
     fn start_process(&mut self) {
         let Settings { builder, shortest_lease, lease, .. } = self.site.settings(0.3);
         let Some(client) = self.site.connect(self.site.strict(builder)) else { return };
-        // A configuration is rolled out.
+        // A configuration rolls out.
         let permits = if self.world.chance(0.3) { 1 + self.world.below(5) as u32 } else { self.permits };
         let is_crowd = self.world.chance(0.1);
         let actors = if is_crowd { 18 + self.world.below(24) } else { 1 + self.world.below(5) };
@@ -105,7 +105,7 @@ impl Run {
             let actor = Actor { trial, client: client.clone(), number, permits, shortest_lease };
             handles.push(self.site.spawn(&client, actor.live()));
         }
-        // Beside them, one that locks.
+        // Next to them, an actor that locks.
         let (world, number) = (self.world.clone(), self.site.next_actor());
         let (names, max_hold) = (1, None);
         let actor =
@@ -164,7 +164,7 @@ impl Run {
         self.site.nodes[node].start_up();
     }
 
-    /// Half of a slot cannot be lost: an operator has to mend it.
+    /// No loss of half a slot: an operator would have to repair it.
     fn may_forget(&self) -> bool {
         !self.site.is_moving()
     }
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Another server takes over that is behind.
+    /// Another server, with older data, takes over.
     async fn fail_over(&mut self) {
         let node = self.site.any();
         let Some((snapshot, remembered)) = self.site.snapshot(node) else { return };
@@ -234,14 +234,14 @@ impl Run {
             None => self.site.nodes[node].restore(snapshot),
         }
         self.trial.resync();
-        // What has come back may be void too.
+        // Holds that came back may be void too.
         self.trial.checker().lost_data(node, &now);
         self.world.state().checker.failed_over(Failover { then, at, strict: now.strict, node, elsewhere: false });
         self.must_freeze();
         self.site.nodes[node].start_up();
     }
 
-    /// The calm phase: without faults every wait must end (P9) and nothing may be left behind (P10).
+    /// The calm phase: without faults every wait must end (P9) and nothing may remain (P10).
     async fn come_to_rest(&mut self) {
         self.site.be_calm();
         self.go_on_with_all_permits().await;

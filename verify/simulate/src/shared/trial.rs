@@ -1,4 +1,4 @@
-//! What a run of shared names has beside the world.
+//! The parts of a run with shared names that the world does not have.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Trial {
     checker: Mutex<SharedChecker>,
     /// In a cluster. Its nodes refer to this.
     cluster: OnceLock<Weak<Cluster>>,
-    /// Handles that are to be found.
+    /// Handles for actors to find.
     posted: Mutex<Vec<Posted>>,
 }
 
@@ -61,12 +61,12 @@ impl Trial {
         self.cluster().map_or(Some(0), |cluster| cluster.home(name))
     }
 
-    /// Whether a slot moves, or has moved a moment ago. Calls for its names wait.
+    /// Whether a slot moves, or moved a moment ago. Calls for its names wait.
     pub fn is_moving(&self) -> bool {
         self.cluster().is_some_and(|cluster| cluster.is_moving()) || self.world.has_moved_lately()
     }
 
-    /// There are no faults, and none has effects any more.
+    /// Neither a present nor an earlier fault has an effect.
     pub fn is_settled(&self) -> bool {
         !self.world.is_settling() && !self.is_moving()
     }
@@ -85,7 +85,7 @@ impl Trial {
         Some(posted.swap_remove(index))
     }
 
-    /// Not while the state of the world is locked.
+    /// Never call this while the state of the world is locked.
     pub fn checker(&self) -> MutexGuard<'_, SharedChecker> {
         self.checker.lock().expect("a panic ends the simulation")
     }
@@ -99,7 +99,7 @@ impl Trial {
         Now { at, server_ms, settled: self.is_settled(), strict: self.world.state().strict, behind, homes }
     }
 
-    /// Hands on what the checker has found.
+    /// Passes the checker's findings on.
     pub fn report(&self) {
         let found = self.checker().take_found();
         let at = self.world.elapsed();
@@ -111,7 +111,7 @@ impl Trial {
         }
     }
 
-    /// The keys were changed by hand, or by the loss of data.
+    /// After a change of the keys by hand, or a loss of data.
     pub fn resync(&self) {
         for name in shared_keys() {
             let keys = self.keys_of(&name);
