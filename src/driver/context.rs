@@ -1,7 +1,8 @@
 //! The parts that one client shares: the scripts, the options, and the background tasks. It knows neither holds nor
 //! waiters.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,14 @@ impl Context {
     /// end with that one.
     pub fn enter(&self) -> EnterGuard<'_> {
         self.runtime.enter()
+    }
+
+    /// Polls `work` with the timers of the client's runtime if the caller is in no runtime, where none can be made.
+    pub fn with_timers<'a, F: Future>(&'a self, mut work: Pin<&'a mut F>) -> impl Future<Output = F::Output> + 'a {
+        poll_fn(move |context| {
+            let _runtime = Handle::try_current().is_err().then(|| self.enter());
+            work.as_mut().poll(context)
+        })
     }
 
     /// Works inside the runtime, outside of it, and after its end, when it drops the future.

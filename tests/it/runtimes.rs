@@ -1,8 +1,11 @@
 //! Runtimes that end before the client, that lack something, or that share a client; and what a scope is in each.
 
 use std::future::Future;
-use std::sync::LazyLock;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use fairlock::{ConnectError, Ended, FairLock, LockClient, LockError, Loss, Owner, RequestError, UnlockError, owner};
@@ -390,4 +393,62 @@ async fn a_scope_keeps_its_owner_where_its_future_goes() {
     assert_eq!(owner::current(), None);
     let seen = tokio::spawn(moving).await.unwrap();
     assert_eq!(seen, (Some(me), Some(me), Some(me), None));
+}
+
+/// Polls the future in this thread, which is in no runtime.
+fn outside<F: Future>(work: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut work = pin!(work);
+    loop {
+        if let Poll::Ready(output) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+/// P10: a thread without a runtime has no timers, and every call works in it all the same.
+#[test]
+fn p10_each_call_works_outside_of_any_runtime() {
+    let here = runtime();
+    let servers = here.block_on(async { [Server::start().await, Server::start().await, Server::start().await] });
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    for urls in [&urls[..1], &urls] {
+        let builder = Timing::default().builder().without_strict_restart();
+        let client = here.block_on(builder.connect(urls.to_vec())).unwrap();
+        let lock = client.lock("x");
+        outside(async {
+            let guard = lock.lock_timeout(LONGEST_WAIT).await.unwrap();
+            assert!(lock.try_lock().await.unwrap().is_busy());
+            assert!(matches!(lock.lock_timeout(Duration::from_millis(20)).await, Err(LockError::Timeout { .. })));
+            guard.extend(Duration::from_secs(60)).await.unwrap();
+            assert!(lock.status().await.unwrap().holder.is_some());
+            guard.unlock().await.unwrap();
+            lock.with(async |_| {}).await.unwrap();
+            let set = client.lock_all(["a", "b"]).lock().await.unwrap();
+            set.unlock().await.unwrap();
+            assert!(!lock.force_unlock().await.unwrap());
+            assert_eq!(client.list("*").try_collect::<Vec<_>>().await.unwrap().len(), 0);
+            drop(lock.lock().await.unwrap());
+            client.close().await.unwrap();
+        });
+    }
+}
+
+/// P10: nothing ends the wait for a close but the answers and the client's runtime.
+#[test]
+fn p10_a_client_whose_runtime_is_gone_closes_outside_of_any_runtime() {
+    let (first, here) = (runtime(), runtime());
+    let server = here.block_on(Server::start());
+    let client = first.block_on(Timing::default().connect(&server.url()));
+    let guard = first.block_on(client.lock("x").lock()).unwrap();
+    drop(first);
+    assert_eq!(outside(client.close()).unwrap_err().unfinished, 1);
+    drop(guard);
 }
