@@ -284,7 +284,7 @@ impl LockClient {
         // looks at the work again.
         let outcome = AssertUnwindSafe(work).catch_unwind().await;
         if let Err(error) = self.close().await {
-            tracing::warn!(target: "fairlock::client", %error, "closed without all answers");
+            tracing::warn!(target: "fairlock::client", %error, "closed before all answers came");
         }
         outcome.unwrap_or_else(|panic| resume_unwind(panic))
     }

@@ -19,7 +19,7 @@ where
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The section ran to its end, but the client cannot be sure that it held the lock until then.
-    #[error("the section ran, but the lock may have been lost meanwhile")]
+    #[error("the section ran, but the lock may have been lost before it ended")]
     #[non_exhaustive]
     Unlock {
         /// The value that the section returned.

@@ -158,7 +158,7 @@ fn checksum(text: &str) -> u32 {
 #[non_exhaustive]
 pub enum ParseHandleError {
     /// It is not a handle, or not all of one.
-    #[error("this is no handle, or a part of it is missing or changed")]
+    #[error("this is not a handle, or part of it is missing or changed")]
     Malformed,
     /// A newer version of fairlock made it.
     #[error("this handle has another format: use the version of fairlock that made it")]
@@ -232,7 +232,7 @@ pub enum DetachError<G = LockGuard> {
     /// show whether it has the hold, and [`release`](LockClient::release) cleans up in either case. As long as the
     /// server may still serve the request, for at most an operation time-out, these calls ask again. If their time ends
     /// before that, they report that they do not know.
-    #[error("no answer to the detach: {cause}; the handle has the hold, or it is given back")]
+    #[error("no answer to the detach: {cause}; either the handle has the hold, or the client releases it")]
     #[non_exhaustive]
     Unanswered {
         /// The handle that has the hold, if the server detached it.
@@ -250,11 +250,11 @@ pub enum DetachError<G = LockGuard> {
 #[non_exhaustive]
 pub enum HandleError {
     /// Only `attach`: the owner of this scope holds the lock or waits for it already. The client sent nothing.
-    #[error("the owner of this scope holds this lock or waits for it already")]
+    #[error("the owner of this scope already holds this lock or waits for it")]
     OwnerBusy,
     /// The handle is of another kind: [`attach`](LockClient::attach) takes a handle of a lock, and
     /// [`attach_permit`](LockClient::attach_permit) a handle of permits. The client sent nothing.
-    #[error("this is the handle of {is}, and not of {asked}")]
+    #[error("this is a handle of {is}, not of {asked}")]
     #[non_exhaustive]
     OtherKind {
         /// The kind of the handle.
@@ -264,26 +264,26 @@ pub enum HandleError {
     },
     /// Only `attach`: the server did not serve the call in time (see [`LockError::Unreachable`]), or before the client
     /// closed.
-    #[error("not served in time: {0}; what may have been attached is released as soon as the server answers")]
+    #[error("no answer in time: {0}; if the attach still succeeds, the client releases the hold")]
     Unreachable(Cause),
     /// The server does not know the hold: its lease has expired, a call released, attached or forced it, or this is
     /// another server.
     #[error(
-        "this handle holds nothing: its lease is over, it was attached, released or forced, or this is another server"
+        "this handle holds nothing: its lease has ended, it was attached, released or forced, or this is another server"
     )]
     Lost,
     /// The handle has another prefix than the client.
-    #[error("this handle is of the prefix {prefix:?}, which is not that of this client")]
+    #[error("this handle has the prefix {prefix:?}, and this client has another one")]
     #[non_exhaustive]
     OtherPrefix {
         /// The prefix of the handle.
         prefix: String,
     },
     /// The client has [several servers](crate::masters).
-    #[error("a client of several servers has no handles")]
+    #[error("handles need one server: several masters do not support them")]
     SeveralServers,
     /// The lease does not fit the client's options.
-    #[error("the lease does not fit: {0}")]
+    #[error("invalid lease: {0}")]
     Lease(OptionsError),
     /// The request failed.
     #[error(transparent)]

@@ -18,9 +18,9 @@ Examples:
   fairlock lock --try nightly -- ./report.sh   only if the lock is free
   HANDLE=$(fairlock acquire deploy --lease 30m)   a lock over several steps, also on other machines
   fairlock status nightly                      who holds it, and who waits
-  fairlock watch 'orders:*'                    the same for many, again and again
-  fairlock force-unlock nightly                takes it away from a holder that is dead
-  fairlock doctor                              is the server fit for locks?";
+  fairlock watch 'orders:*'                    the same for many locks, as a table that refreshes
+  fairlock force-unlock nightly                ends the hold of a dead holder
+  fairlock doctor                              checks whether the server is fit for locks";
 
 const LOCK_EXAMPLES: &str = "\
 Examples:
@@ -28,31 +28,32 @@ Examples:
   fairlock lock --wait 30s --lease 10s --label \"job 17\" orders:42 -- ./ship 42
   fairlock lock --try --conflict-exit-code 0 cron -- ./once-in-the-cluster
   fairlock lock --slots 5 render -- ./render 17     at most five of them at a time
-  fairlock lock --shared index -- ./search          beside other readers; --exclusive is for writers
+  fairlock lock --shared index -- ./search          next to other readers; --exclusive is for writers
   fairlock lock db -- sh -c 'psql -v token=\"$FAIRLOCK_TOKEN\" -f migrate.sql'
 
-The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. The token is greater than that
-of each hold before: a resource that remembers the greatest one refuses a command that was too slow. (With --slots and
---shared it is an identity only: others run at the same time.) FAIRLOCK_OWNERS
-names the owners of all locks that it runs under: a lock that would wait for one of these is refused.
+The command finds FAIRLOCK_NAME, FAIRLOCK_TOKEN and FAIRLOCK_OWNER in its environment. Each hold has a greater token
+than all holds before it, so a resource that remembers the greatest token can refuse a command that was too slow. (With
+--slots and --shared the token is only an identity: others run at the same time.) FAIRLOCK_OWNERS names the owners of
+all locks that the command runs under: fairlock refuses to wait for a lock that one of them holds.
 
-Signals are passed on. Without a terminal the command and all that it starts are a process group, which gets them. When the
-lock is lost, it gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is killed by SIGKILL, the command gets SIGTERM
-on Linux (--orphan), but not what it has started.
+fairlock passes signals on. Without a terminal, the command and the processes that it starts form a process group, and
+the group gets them. If the lock is lost, the command gets SIGTERM, and SIGKILL after --kill-after. If fairlock itself is
+killed by SIGKILL, the command gets SIGTERM on Linux (--orphan), but the processes that it has started do not.
 
-With --attach HANDLE the command runs under a lock that `acquire` has taken. It is extended while the command runs, and stays held.
-Without a command the name and the token are printed, and the lock is held until a signal comes.
+With --attach HANDLE the command runs under a lock that `acquire` has taken. fairlock extends its lease while the command
+runs, and the lock stays held. Without a command, fairlock prints the name and the token, and holds the lock until a
+signal comes.
 
 Exit codes:
-  that of the command, or 128 + N if signal N ended it
+  the exit code of the command, or 128 + N if signal N ended it
   1    others have the lock (--conflict-exit-code)
   2    wrong usage
   69   the server cannot be reached, is not ready yet, or does not answer
   71   something on this machine failed
   75   the lock was lost while the command ran
-  77   the server refuses, until somebody changes something
-  126  the command cannot be run
-  127  there is no such command";
+  77   the server refuses, until someone changes something
+  126  the command cannot run
+  127  the command does not exist";
 
 const HANDLE_EXAMPLES: &str = "\
 Examples:
@@ -61,18 +62,18 @@ Examples:
   fairlock extend \"$HANDLE\" 1h
   fairlock release \"$HANDLE\"
 
-Nobody renews the lock of a handle: it is free when its lease ends. Whoever can connect, and has read the handle or what
-`status` shows of its hold, can extend or release it.
+No process renews the lock of a handle: it is free when its lease ends. Anyone who can connect, and has seen the handle or
+the `status` of its hold, can extend or release it.
 
 Exit codes:
   0    done
   1    others have the lock
   2    wrong usage
-  69   the server cannot be reached, is not ready yet, or does not answer: nobody knows
-  71   something on this machine failed, as where the handle cannot be printed
-  75   the handle holds nothing: its lease is over, it was released, attached or taken away
-  77   the server refuses, until somebody changes something
-  128 + N  signal N came before the handle was printed; 141: nobody reads it. The lock is released";
+  69   the server cannot be reached, is not ready yet, or does not answer: the outcome is unknown
+  71   something on this machine failed, for example fairlock cannot print the handle
+  75   the handle holds nothing: its lease has ended, or it was released, attached or taken away
+  77   the server refuses, until someone changes something
+  128 + N  signal N came before fairlock printed the handle (141: no process reads it); fairlock has released the lock";
 
 /// A fair distributed lock on Redis or Valkey.
 #[derive(Debug, Parser)]
@@ -296,7 +297,7 @@ pub struct Acquire {
     /// How long the lock stays held, unless it is extended or released.
     #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Duration,
-    /// Print a JSON object with the handle, the name and the token.
+    /// Print a JSON object with the handle, the name, the token and the lease.
     #[arg(long)]
     pub json: bool,
 }

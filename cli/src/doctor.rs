@@ -74,7 +74,7 @@ fn not_connected(error: &ConnectError, report: &mut Report) {
         ConnectError::TooOld { .. } => "scripts with flags came with Redis 7.0 and Valkey 7.2",
         ConnectError::ReadOnly => "a replica grants nothing: take redis-sentinel:// to follow the primary",
         cause if cause.may_pass() => "it is not ready yet: no lock can be taken until it is",
-        _ => "no lock can be taken until this is mended",
+        _ => "no lock can be taken until this is fixed",
     };
     report.add("connection", Level::Broken, chain(error), advice);
 }
@@ -193,7 +193,7 @@ fn persistence(info: &Info, args: &Args, report: &mut Report) {
     } else if args.is_strict() {
         report.good("persistence", "none that locks can rely on; strict_restart waits after a restart");
     } else {
-        let advice = "a restart forgets locks, and two may hold one until a lease is over: set appendonly yes, or, on one \
+        let advice = "a restart forgets locks, and two may hold one until a lease ends: set appendonly yes, or, on one \
                       server, use strict_restart in all clients";
         report.add("persistence", Level::Warning, "no append-only file", advice);
     }
@@ -250,7 +250,7 @@ fn messages(client: &LockClient, report: &mut Report) {
     for server in deaf {
         let before = report.findings.len();
         let advice = "a proxy may swallow them: connect to the server itself, else each hand-over takes up to 2 s";
-        report.add("messages", Level::Warning, "what is published does not arrive", advice);
+        report.add("messages", Level::Warning, "published messages do not arrive", advice);
         report.is_about(before, &server.address);
     }
 }
@@ -270,7 +270,7 @@ async fn clocks(client: &LockClient, report: &mut Report) {
     let (least, most) = offsets.iter().fold((f64::MAX, f64::MIN), |(a, b), offset| (a.min(*offset), b.max(*offset)));
     let text = format!("{most:+.3} s from the clock of this machine");
     if offsets.is_empty() {
-        report.add("clock", Level::Note, "the clock of the server is not known", "give the user +time");
+        report.add("clock", Level::Note, "the server's clock is unknown", "give the user +time");
     } else if most - least > CLOCKS_DIFFER.as_secs_f64() {
         let text = format!("the clocks of the masters differ by {:.3} s", most - least);
         report.add(
@@ -297,7 +297,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
         return match client.lock(NAME).status().await.map(|status| status.frozen_for) {
             Ok(None) => report.good(CHECK, "strict_restart, and the server grants locks"),
             Ok(Some(left)) => {
-                let text = format!("the server was started anew: it grants no lock for {}", render::duration(left));
+                let text = format!("the server was restarted: it grants no lock for {}", render::duration(left));
                 report.add(CHECK, Level::Warning, text, "this passes; it is what strict_restart is for");
             }
             Err(error) => {
@@ -306,7 +306,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
         };
     }
     if args.is_cluster() {
-        let advice = "after a restart without data two may hold a lock until its lease is over";
+        let advice = "after a restart without data two may hold a lock until its lease ends";
         return report.add(CHECK, Level::Note, "there is no strict_restart in a cluster", advice);
     }
     let key = boot_key(&args.prefix);
@@ -320,7 +320,7 @@ async fn strict_restart(client: &LockClient, args: &Args, report: &mut Report) {
             CHECK,
             Level::Note,
             "no strict_restart",
-            "after a restart without data two may hold a lock until its lease is over",
+            "after a restart without data two may hold a lock until its lease ends",
         );
     }
 }

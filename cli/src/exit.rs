@@ -9,7 +9,7 @@ pub const OK: u8 = 0;
 /// `doctor` found something that breaks a promise. Also `lock`'s default if others have the lock.
 pub const FOUND: u8 = 1;
 pub const USAGE: u8 = 2;
-/// EX_UNAVAILABLE: the server cannot be reached, is not ready yet, or does not answer.
+/// EX_UNAVAILABLE: the server cannot be reached, is not ready yet, does not answer, or has a full queue.
 pub const UNAVAILABLE: u8 = 69;
 /// EX_OSERR: something on this machine failed.
 const SYSTEM: u8 = 71;
@@ -92,7 +92,6 @@ impl From<LockError> for Failure {
             | LockError::Permits { .. }
             | LockError::SeveralServers => USAGE,
             LockError::Refused(refusal) => code_of_refusal(refusal),
-            LockError::QueueFull { .. } => REFUSED,
             _ => UNAVAILABLE,
         };
         Self::new(code, chain(&error))

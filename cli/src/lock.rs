@@ -178,7 +178,7 @@ async fn until_lost(client: &LockClient, handle: &HoldHandle, mut asked: Instant
             Err(_) => break,
         }
     }
-    format!("its lease may be over: {why}")
+    format!("its lease may have ended: {why}")
 }
 
 /// Holds the lock until a signal comes.

@@ -40,7 +40,7 @@ pub fn show(named: &Named, out: &mut Output) -> Result<(), Failure> {
         AnyStatus::RwLock(_) => show_holders(&named.status, out)?,
     }
     if let Some(left) = named.status.frozen_for() {
-        let text = format!("  no lock is granted for {}: the server was started anew", render::duration(left));
+        let text = format!("  no lock is granted for {}: the server was restarted", render::duration(left));
         out.line(out.styled(Style::Doubtful, &text))?;
     }
     if let AnyStatus::Lock(status) = &named.status

@@ -30,7 +30,7 @@ impl LocalClock {
 
     pub fn instant(self, moment: Moment) -> Instant {
         let since = Duration::from_micros(moment.micros()).saturating_sub(START);
-        // A moment that cannot be told is as far as any that can.
+        // This cannot overflow: times are at most 365 days.
         self.base.checked_add(since).unwrap_or(self.base)
     }
 }

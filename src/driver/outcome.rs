@@ -17,7 +17,7 @@ use crate::store::options::OptionsError;
 pub enum LockError {
     /// The server's last answer about the name showed that others held the lock or were first, and no request of this
     /// owner has failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
-    #[error("not acquired in time: others hold the lock or were first{}", at_last(holder.as_deref()))]
+    #[error("not acquired in time: others held the lock or were ahead in the queue{}", at_last(holder.as_deref()))]
     Timeout {
         /// The holder, if that answer named it. Answers about semaphores, read-write locks and several servers do not.
         holder: Option<Box<HeldBy>>,
@@ -30,7 +30,7 @@ pub enum LockError {
     #[error("this task would wait for a lock that it holds itself: run the work in owner::scope to re-enter it")]
     SelfWait,
     /// `max_waiters` callers wait already.
-    #[error("{waiters} are waiting, which is all that max_waiters allows")]
+    #[error("the queue is full: {waiters} are waiting, as many as max_waiters allows")]
     #[non_exhaustive]
     QueueFull {
         /// How many callers wait.
@@ -40,22 +40,22 @@ pub enum LockError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The lease of this lock does not fit the client's options.
-    #[error("the lease does not fit: {0}")]
+    #[error("invalid lease: {0}")]
     Lease(OptionsError),
     /// The label of [`labelled`](crate::FairLock::labelled) is too long. The client sent nothing.
-    #[error("the label cannot be used: {0}")]
+    #[error("invalid label: {0}")]
     Label(OptionsError),
     /// There was no answer in time, so the client does not know whether others hold the lock. The cause is the last
     /// error: why there is no connection, or a refusal that may pass. With
     /// [`strict_restart`](crate::LockClientBuilder::strict_restart) it can be how long the server still grants nothing.
-    #[error("not served in time: {0}; a request that still runs is taken back as soon as the server answers")]
+    #[error("no answer in time: {0}; if the server still grants the request, the client releases it")]
     Unreachable(Cause),
     /// The server refused the request for a permanent reason.
     #[error("the server refused: {0}{after}", after = after_acquire(.0))]
     Refused(Refusal),
     /// The call asked for no permits, for more than this client's own number (and then sent nothing), or for more than
     /// [`set_permits`](crate::FairSemaphore::set_permits) has set. It changed nothing.
-    #[error("{wanted} of {permits} permits cannot be had: ask for at least one, and for no more than there are")]
+    #[error("cannot acquire {wanted} of {permits} permits: ask for at least one, and for no more than there are")]
     #[non_exhaustive]
     Permits {
         /// How many permits the call asked for.
@@ -64,12 +64,10 @@ pub enum LockError {
         permits: u32,
     },
     /// The owner asked to write while it reads, so the write would wait for its own read. The client sent nothing.
-    #[error(
-        "this owner reads under this lock, and a write inside of its own read would wait for it: release the read first"
-    )]
+    #[error("this owner has a read guard of this lock, and a write would wait for it: release the read first")]
     WouldDeadlock,
     /// Semaphores and read-write locks need one server, and this client has several masters. It sent nothing.
-    #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
+    #[error("semaphores and read-write locks need one server: several masters do not support them")]
     SeveralServers,
     /// The client is closed.
     #[error("the client is closed")]
@@ -198,16 +196,16 @@ pub enum UnlockError {
     Refused {
         /// The server's error.
         refusal: Refusal,
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
-        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease, or 7 s (`waiter_ttl`) if that is longer,
+        /// and two operation time-outs from now, since a renewal may still be under way.
         until: Instant,
     },
     /// The server did not answer. The client keeps trying; at `until` the lease has ended anyway.
     #[error("no answer to the release, and the client goes on trying until the lease ends: {cause}")]
     #[non_exhaustive]
     Unknown {
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
-        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease, or 7 s (`waiter_ttl`) if that is longer,
+        /// and two operation time-outs from now, since a renewal may still be under way.
         until: Instant,
         /// Why there is no answer.
         cause: Cause,
@@ -217,8 +215,8 @@ pub enum UnlockError {
     #[error("the runtime of this client has ended: the lock is free when its lease ends")]
     #[non_exhaustive]
     RuntimeGone {
-        /// From then on this guard certainly does not hold the lock: a lease and two operation time-outs from now, or 7
-        /// s (`waiter_ttl`) if that is longer, since a renewal may still be under way.
+        /// From then on this guard certainly does not hold the lock: a lease, or 7 s (`waiter_ttl`) if that is longer,
+        /// and two operation time-outs from now, since a renewal may still be under way.
         until: Instant,
     },
 }
@@ -230,10 +228,10 @@ pub enum UnlockError {
 #[non_exhaustive]
 pub enum HoldError {
     /// The owner lost the hold before.
-    #[error("the hold was lost before: {0}")]
+    #[error("the hold was already lost: {0}")]
     Lost(Loss),
     /// The lease does not fit the client's options, or `max_hold`. The client sent nothing.
-    #[error("the lease does not fit: {0}")]
+    #[error("invalid lease: {0}")]
     Lease(OptionsError),
     /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Use the last one. The client
     /// sent nothing.
@@ -249,7 +247,7 @@ pub enum HoldError {
         permits: u32,
     },
     /// Only `detach` and `unlock_at_least`: the client has [several servers](crate::masters). It sent nothing.
-    #[error("what is held on several servers cannot be detached or kept")]
+    #[error("a hold on several servers cannot be detached or kept")]
     SeveralServers,
     /// The request failed. After [`Unanswered`](RequestError::Unanswered) the server may have set the new lease all the
     /// same.

@@ -75,7 +75,7 @@ impl Reporter {
             Note::HeldForTooLong(keys) => tracing::warn!(
                 target: "fairlock::lock",
                 name = %keys.name,
-                "held for max_hold: the lease was not renewed again"
+                "held for max_hold: the client has stopped renewing the lease"
             ),
             Note::CannotLeave(keys, refusal) => tracing::warn!(
                 target: "fairlock::lock",
@@ -147,7 +147,7 @@ fn log_passed_over(about: &About) {
         target: "fairlock::lock",
         name = %about.keys.name,
         owner = %about.owner_id,
-        "a future that waits was not polled when its turn came"
+        "a waiting future was not polled when its turn came"
     );
 }
 

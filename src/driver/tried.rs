@@ -82,7 +82,7 @@ impl<G> Tried<G> {
 
 /// Others have it or are first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
-#[error("others hold it or are first{}", at_last(self.holder.as_deref()))]
+#[error("others hold it or are ahead in the queue{}", at_last(self.holder.as_deref()))]
 #[non_exhaustive]
 pub struct Busy {
     /// The holder of the lock, if the answer names it. The answer does not name it while the server passes the lock on,

@@ -20,7 +20,7 @@ pub fn keep_time(context: &Context, holds: usize, next: impl Fn() -> Option<Inst
     if !context.is_runtime_gone() {
         return context.spawn_apart(watch_in_a_simulator(next));
     }
-    tracing::warn!(target: "fairlock::client", holds, "the runtime of a client has ended: what it holds ends with its leases");
+    tracing::warn!(target: "fairlock::client", holds, "the runtime of a client has ended: its holds end with their leases");
     let watch = thread::Builder::new().name("fairlock-deadlines".into()).spawn(move || watch(next));
     if let Err(error) = watch {
         tracing::warn!(target: "fairlock::client", %error, "no thread for the deadlines: `lost` does not resolve, `is_valid` still works");

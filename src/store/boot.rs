@@ -67,8 +67,8 @@ impl Boot {
                     address,
                     frozen_for = ?left,
                     frozen_until_ms = frozen_until,
-                    "strict_restart: the server was started anew, promoted, or lost its data, and may have forgotten a \
-                     lock: none is granted until the longest lease is over"
+                    "strict_restart: the server was restarted, promoted, or lost its data, and may have forgotten a \
+                     lock: it grants none until the longest lease has ended"
                 );
             });
         }

@@ -201,7 +201,7 @@ pub enum RequestError {
     #[error("the server refused: {0}")]
     Refused(Refusal),
     /// Semaphores and read-write locks need one server, and this client has several masters. The client sent nothing.
-    #[error("semaphores and read-write locks are not served by several masters: connect to one server for them")]
+    #[error("semaphores and read-write locks need one server: several masters do not support them")]
     SeveralServers,
     /// The client is closed. It sent nothing.
     #[error("the client is closed")]
@@ -282,7 +282,7 @@ pub enum ConnectError {
     #[error("the server is a node of a Redis Cluster: connect with redis+cluster://host:port")]
     Cluster,
     /// The server is not a node of a cluster, but the URL is for one.
-    #[error("the server at {address} is no node of a cluster: connect with redis://{address}/")]
+    #[error("the server at {address} is not a cluster node: connect with redis://{address}/")]
     #[non_exhaustive]
     NotCluster {
         /// Host and port.
@@ -291,7 +291,7 @@ pub enum ConnectError {
     /// No slot of the cluster has a master yet, as before `redis-cli --cluster create`. This may pass.
     #[error(
         "the cluster is not ready: none of its slots is assigned to a master yet: see CLUSTER SLOTS and CLUSTER INFO at \
-         {address}, and create the cluster if nobody has"
+         {address}, and create the cluster if it does not exist"
     )]
     #[non_exhaustive]
     NoMasters {
@@ -299,7 +299,7 @@ pub enum ConnectError {
         address: String,
     },
     /// Two servers of a quorum are the same. It would count twice, and losing it would lose two.
-    #[error("{one} and {other} lead to the same server: a quorum needs servers that are lost one by one")]
+    #[error("{one} and {other} lead to the same server: a quorum needs servers that fail independently")]
     #[non_exhaustive]
     SameServer {
         /// The URL of one of them, without the password.
@@ -415,13 +415,13 @@ pub enum ConnectionInfoError {
     )]
     Certificates,
     /// TLS without the feature `tls`.
-    #[error("it wants TLS, which needs fairlock's feature `tls`: enable it in Cargo.toml")]
+    #[error("it asks for TLS, which needs fairlock's feature `tls`: enable it in Cargo.toml")]
     TlsNotBuilt,
     /// A negative database number.
     #[error("there is no database {0}")]
     Database(i64),
     /// A kind of address that this version does not know.
-    #[error("{0} is an address of a kind that fairlock does not know")]
+    #[error("{0} is a kind of address that fairlock does not support")]
     Address(String),
 }
 
@@ -541,9 +541,9 @@ pub enum Obstacle {
     SlowName(Duration),
     #[error("{look_up}; and the server cannot be reached at its earlier address {address} either: {cause}")]
     Earlier { look_up: Cause, address: std::net::SocketAddr, cause: Cause },
-    #[error("another server is there now, which has another run_id")]
+    #[error("another server answers there now: its run_id differs")]
     AnotherServer,
-    #[error("whether it is the same server is unknown, since its user may not ask for its run_id: it needs +info")]
+    #[error("cannot tell whether it is the same server: the user needs +info to read its run_id")]
     NoRunId,
     #[error("the connection was refused: no server listens there")]
     Refused,
@@ -556,14 +556,14 @@ pub enum Obstacle {
     NoHandshake(Duration),
     #[cfg(feature = "tls")]
     #[error(
-        "it refused the TLS handshake ({0}): it has no version of TLS or no cipher in common with this client, or it \
-         wants a client certificate"
+        "it refused the TLS handshake ({0}): it shares no TLS version or no cipher with this client, or it \
+         requires a client certificate"
     )]
     NothingInCommon(String),
     #[error("it accepted the connection, but did not answer within {0:?}")]
     Silent(Duration),
     #[error(
-        "it accepted the connection, and then closed it or sent what is no answer of Redis: does Redis listen there, is TLS on at \
+        "it accepted the connection, and then closed it or sent no Redis reply: does Redis listen there, is TLS on at \
          both ends (rediss://) or at neither (redis://), and is maxclients reached?"
     )]
     NoRedis,
@@ -582,10 +582,10 @@ pub enum Fault {
     #[error("no master of the cluster serves slot {0}: see CLUSTER INFO")]
     Uncovered(u16),
     /// The node does not know most masters of the client's cluster.
-    #[error("the node there is in another cluster than this client, or in none: see CLUSTER NODES there")]
+    #[error("the node there belongs to another cluster, or to none: see CLUSTER NODES there")]
     AnotherCluster,
     /// The server refused a request because the call's time had expired by the server's clock (R2).
-    #[error("it reached the server too late, which did nothing")]
+    #[error("it reached the server too late, and the server did nothing")]
     TooLate,
     /// With `strict_restart`: the server may have forgotten a grant.
     #[error(

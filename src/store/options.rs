@@ -75,7 +75,7 @@ pub enum OptionsError {
         reason: &'static str,
     },
     /// `max_waiters` is 0.
-    #[error("max_waiters is 0, so that no call could wait; call try_lock if you do not want to wait")]
+    #[error("max_waiters is 0, so no call could wait; use try_lock if you do not want to wait")]
     NoWaiters,
     /// The host, the port or the path cannot belong to a server.
     #[error("not the address of a server: {0}")]
@@ -108,7 +108,7 @@ pub enum OptionsError {
     #[error("strict_restart does not work on a cluster, whose masters fail over one by one: leave it out")]
     StrictRestartOnCluster,
     /// A quorum of fewer than three servers survives no loss.
-    #[error("a quorum needs three servers or more: {0} survive no loss")]
+    #[error("a quorum needs three or more servers: {0} cannot survive a loss")]
     TooFewServers(usize),
     /// A server of a quorum is a cluster.
     #[error("a quorum is made of single servers, or of primaries that Sentinels watch: a cluster has slots that move")]

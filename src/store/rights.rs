@@ -89,11 +89,13 @@ pub fn question(prefix: &str, channel: &str, more: &[&[&str]], strict: bool) -> 
     asked.words
 }
 
+/// Optional rights of a user.
 #[cfg(feature = "_cli")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
     /// The locks are in a database other than 0.
     pub another_database: bool,
+    /// The server is a cluster.
     pub cluster: bool,
     /// The client has `strict_restart`.
     pub strict_restart: bool,

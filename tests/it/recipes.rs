@@ -45,7 +45,7 @@ async fn a_leader_that_is_killed_is_followed_when_its_lease_is_over() {
         let killed = Instant::now();
         members[0].signal(Signal::SIGKILL);
         members[0].end().await;
-        assert_eq!(leader(&client).await.as_deref(), Some("member 0"), "until its lease is over");
+        assert_eq!(leader(&client).await.as_deref(), Some("member 0"), "until its lease ends");
         members[1].hears("leads").await;
         // The holder may have sent a renewal a third of a lease before the kill.
         assert!(killed.elapsed() > LEASE / 2, "{:?} after the kill", killed.elapsed());

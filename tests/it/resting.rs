@@ -832,7 +832,7 @@ async fn waits_that_rest_cost_others_a_quarter_of_a_second_each() {
         assert!(began.elapsed() < 20 * SECOND / 4 + SECOND, "{:?}", began.elapsed());
         guard.unwrap().unlock().await.unwrap();
         let lines = said.lines();
-        assert!(said.saw("DEBUG", "a future that waits was not polled when its turn came"), "{lines:?}");
+        assert!(said.saw("DEBUG", "a waiting future was not polled when its turn came"), "{lines:?}");
         // If its caller polls it again, the call rejoins the queue.
         let late = timeout(SECOND, resting.pop().unwrap()).await.expect("the lock is free or goes on").unwrap();
         late.unlock().await.unwrap();

@@ -271,7 +271,7 @@ impl Watch {
                 return self.apply(answers.swap_remove(index).look);
             }
             Verdict::Another(index) if self.is_settled(&answers[index].look) => {
-                tracing::warn!(target: "fairlock::server", seeds = %list(&self.seeds), "most masters of this cluster are gone, and others have taken their place: all holds and waits are checked there");
+                tracing::warn!(target: "fairlock::server", seeds = %list(&self.seeds), "most masters of this cluster were replaced: checking all holds and waits at the new ones");
                 (self.other, self.passed_over) = (None, 0);
                 self.table.leave_cluster();
                 return self.apply(answers.swap_remove(index).look);

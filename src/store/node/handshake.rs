@@ -180,7 +180,7 @@ impl Supervised<NetworkWire> {
             tracing::warn!(
                 target: "fairlock::server",
                 address = %target.address(),
-                "no messages arrive from this server: a proxy may be in between; polls find what was granted, only later"
+                "no messages arrive from this server: a proxy may be in between; polls find the grants, only later"
             );
         }
     }

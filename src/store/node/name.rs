@@ -58,7 +58,7 @@ impl Supervised<NetworkWire> {
                 }
                 Some(Err(error)) if said != error.to_string() => {
                     said = error.to_string();
-                    tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "the host name leads to other addresses now, where no primary can be used: staying with the server of before");
+                    tracing::warn!(target: "fairlock::server", address = %target.address(), %error, "the host name leads to other addresses now, but none has a usable primary: staying with the old server");
                 }
                 Some(Err(_)) | None => {}
             }
