@@ -240,9 +240,9 @@ impl LockClient {
     /// ```
     ///
     /// # Errors
-    /// [`CloseError`] if the server, or a majority of several, did not answer all requests in time. After the client's
-    /// runtime has ended, the client can release nothing: `Ok` then only means that no guard was alive, and each hold
-    /// ends with its lease.
+    /// [`CloseError`] if the server did not answer all requests in time, or, of several servers, fewer than a majority
+    /// did. After the client's runtime has ended, the client can release nothing: `Ok` then only means that no guard was
+    /// alive, and each hold ends with its lease.
     ///
     /// # Cancel safety
     /// Once polled, the close runs in the background: the client closes even if you drop the future or stop polling it.

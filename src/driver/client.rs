@@ -219,8 +219,7 @@ impl Driver {
         self.feed(Event::Close);
         // With a limit: in a runtime that nothing drives, nothing ends.
         let closed = async { timeout(4 * self.context.operation_timeout(), self.closed.wait()).await };
-        let closed = pin!(self.context.gone.run_until_cancelled(closed));
-        if self.context.with_timers(closed).await.is_none() {
+        if self.context.drive(closed).await.is_none() {
             // The runtime has ended: no request gets an answer, and the holds end with it.
             self.do_all_that_is_due();
             return at_first;

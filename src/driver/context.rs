@@ -2,7 +2,7 @@
 //! waiters.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -93,12 +93,15 @@ impl Context {
         self.runtime.enter()
     }
 
-    /// Polls `work` with the timers of the client's runtime if the caller is in no runtime, where none can be made.
-    pub fn with_timers<'a, F: Future>(&'a self, mut work: Pin<&'a mut F>) -> impl Future<Output = F::Output> + 'a {
-        poll_fn(move |context| {
+    /// Drives `work` for a caller. In a thread without a runtime its timers are those of the client's runtime. `None`:
+    /// that runtime has ended.
+    pub async fn drive<F: Future>(&self, work: F) -> Option<F::Output> {
+        let mut work = pin!(self.gone.run_until_cancelled(work));
+        poll_fn(|context| {
             let _runtime = Handle::try_current().is_err().then(|| self.enter());
             work.as_mut().poll(context)
         })
+        .await
     }
 
     /// Works inside the runtime, outside of it, and after its end, when it drops the future.
@@ -129,7 +132,7 @@ impl Context {
         if self.closing.is_cancelled() {
             return Err(RequestError::Closed);
         }
-        match self.gone.run_until_cancelled(request).await {
+        match self.drive(request).await {
             // The connection ends with the runtime, maybe before the client knows why.
             Some(Err(RequestError::Unanswered(_))) if self.is_runtime_gone() => Err(RequestError::RuntimeGone),
             Some(asked) => asked,

@@ -46,8 +46,7 @@ impl Quorum {
 
     /// `None`: the client's runtime has ended.
     pub async fn drive<F: Future>(&self, call: F) -> Option<F::Output> {
-        let context = &self.nodes.context;
-        context.with_timers(pin!(context.gone.run_until_cancelled(call))).await
+        self.nodes.context.drive(call).await
     }
 
     /// Releases these guards, and waits for the answers for a short time. An unanswered release goes on in the

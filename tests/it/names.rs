@@ -189,7 +189,7 @@ async fn a_name_that_leads_to_a_replica_moves_nobody_until_it_is_promoted() {
         let connected = subscribers(&old).await;
         names.lead(NAME, QUICK, NEW);
         let is_warned =
-            async || said.saw("WARN", "the host name leads to other addresses now, where no primary can be used");
+            async || said.saw("WARN", "the host name leads to other addresses now, but none has a usable primary");
         eventually("it has asked there", is_warned).await;
         assert_eq!(subscribers(&old).await, connected);
         new.promote().await;

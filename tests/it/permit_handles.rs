@@ -253,7 +253,7 @@ async fn the_handle_of_another_kind_is_named_and_stays_usable() {
         let Err(HandleError::OtherKind { is, asked, .. }) = other.attach(&of_permits).await else { panic!() };
         assert_eq!((is, asked), (Kind::Semaphore, Kind::Lock));
         let error = other.attach_permit(&of_lock).await.unwrap_err();
-        assert_eq!(error.to_string(), "this is the handle of a lock, and not of a semaphore");
+        assert_eq!(error.to_string(), "this is a handle of a lock, not of a semaphore");
         let Err(HandleError::Lost) = other.release(&with_kind(&of_permits, "lock")).await else { panic!() };
         let Err(HandleError::Lost) = other.extend(&with_kind(&of_permits, "lock"), LEASE).await else { panic!() };
         assert!(is_lost(other.attach(&with_kind(&of_permits, "lock")).await));
