@@ -2,8 +2,8 @@
 
 use crate::driver::tried::Busy;
 use crate::error::{
-    CloseError, ConnectError, ConnectionInfoError, HoldError, LockError, Loss, NameError, OptionsError, RequestError,
-    UnlockAllError, UnlockError, WithError,
+    CloseError, ConnectError, ConnectionInfoError, HoldError, LockError, Loss, NameError, OptionsError, Refusal,
+    RequestError, UnlockAllError, UnlockError, WithError,
 };
 use crate::handle::{DetachError, HandleError, ParseHandleError};
 
@@ -70,7 +70,8 @@ pub enum ErrorKind {
     Timeout,
     /// Others have it, or the queue is full, and the call did not wait. Nothing is wrong.
     Busy,
-    /// The server did not answer in time, so the outcome is unknown. The problem may pass on its own.
+    /// The server did not answer in time, so the outcome may be unknown, or it refused for a reason that
+    /// [may pass](crate::Refusal::may_pass), such as loading its data. The problem may pass on its own.
     Unreachable,
     /// The server refused. Someone must fix the server or its ACL.
     Refused,
@@ -111,6 +112,10 @@ impl Error {
     /// carried out the first one. A `force_unlock` without an answer is not retryable: a second one could end the next
     /// holder's hold. Nor is an unlock: the client already repeats it.
     ///
+    /// Errors about a guard are not retryable either: its work has begun, and a loop around the whole job would run it
+    /// twice. An error of a single request does not know its call: you may repeat a `status` without an answer,
+    /// although this returns `false`.
+    ///
     /// ```
     /// use fairlock::{Error, LockError};
     ///
@@ -122,12 +127,12 @@ impl Error {
             Self::Lock(error) => error.is_retryable(),
             Self::Busy(_) => true,
             Self::Connect(_) => self.kind() == ErrorKind::Unreachable,
-            Self::Handle(HandleError::OwnerBusy | HandleError::Unreachable(_)) => true,
-            Self::Request(error)
-            | Self::Hold(HoldError::Request(error))
-            | Self::Handle(HandleError::Request(error)) => {
-                matches!(error, RequestError::NotSent(_))
-            }
+            Self::Handle(HandleError::Unreachable(_)) => true,
+            Self::Request(error) | Self::Handle(HandleError::Request(error)) => match error {
+                RequestError::NotSent(_) => true,
+                RequestError::Refused(refusal) => refusal.may_pass(),
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -188,14 +193,9 @@ impl From<Loss> for Error {
 
 fn of_connect(error: &ConnectError) -> ErrorKind {
     match error {
-        ConnectError::Unreachable { .. }
-        | ConnectError::NoMasters { .. }
-        | ConnectError::NoQuorum { .. }
-        | ConnectError::UnknownService { .. }
-        | ConnectError::NoMajority { .. }
-        | ConnectError::CredentialsProvider(_)
-        | ConnectError::CertificatesProvider(_) => ErrorKind::Unreachable,
+        ConnectError::CredentialsProvider(_) | ConnectError::CertificatesProvider(_) => ErrorKind::Unreachable,
         ConnectError::Server { cause, .. } => of_connect(cause),
+        error if error.may_pass() => ErrorKind::Unreachable,
         ConnectError::Credentials(_)
         | ConnectError::SentinelCredentials { .. }
         | ConnectError::Certificate { .. }
@@ -210,7 +210,7 @@ fn of_lock(error: &LockError) -> ErrorKind {
         LockError::Timeout { .. } => ErrorKind::Timeout,
         LockError::QueueFull { .. } => ErrorKind::Busy,
         LockError::Unreachable(_) => ErrorKind::Unreachable,
-        LockError::Refused(_) => ErrorKind::Refused,
+        LockError::Refused(refusal) => of_refusal(refusal),
         LockError::Lost => ErrorKind::Lost,
         LockError::Closed | LockError::RuntimeGone => ErrorKind::Closed,
         LockError::SelfWait
@@ -226,7 +226,7 @@ fn of_lock(error: &LockError) -> ErrorKind {
 fn of_unlock(error: &UnlockError) -> ErrorKind {
     match error {
         UnlockError::Lost(_) => ErrorKind::Lost,
-        UnlockError::Refused { .. } => ErrorKind::Refused,
+        UnlockError::Refused { refusal, .. } => of_refusal(refusal),
         UnlockError::Unknown { .. } => ErrorKind::Unreachable,
         UnlockError::RuntimeGone { .. } => ErrorKind::Closed,
     }
@@ -244,21 +244,25 @@ fn of_hold(error: &HoldError) -> ErrorKind {
 
 fn of_handle(error: &HandleError) -> ErrorKind {
     match error {
-        HandleError::OwnerBusy => ErrorKind::Busy,
         HandleError::Unreachable(_) => ErrorKind::Unreachable,
         HandleError::Lost => ErrorKind::Lost,
         HandleError::Request(error) => of_request(error),
-        HandleError::OtherKind { .. }
+        HandleError::OwnerBusy
+        | HandleError::OtherKind { .. }
         | HandleError::OtherPrefix { .. }
         | HandleError::SeveralServers
         | HandleError::Lease(_) => ErrorKind::Misuse,
     }
 }
 
+fn of_refusal(refusal: &Refusal) -> ErrorKind {
+    if refusal.may_pass() { ErrorKind::Unreachable } else { ErrorKind::Refused }
+}
+
 fn of_request(error: &RequestError) -> ErrorKind {
     match error {
         RequestError::NotSent(_) | RequestError::Unanswered(_) => ErrorKind::Unreachable,
-        RequestError::Refused(_) => ErrorKind::Refused,
+        RequestError::Refused(refusal) => of_refusal(refusal),
         RequestError::Closed | RequestError::RuntimeGone => ErrorKind::Closed,
         RequestError::Name(_) | RequestError::SeveralServers => ErrorKind::Misuse,
     }
@@ -270,7 +274,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::error::{Cause, Refusal};
+    use crate::error::Cause;
 
     fn cause() -> Cause {
         Arc::new(std::io::Error::other("the cable is cut"))
@@ -310,8 +314,25 @@ mod tests {
     fn what_may_have_run_is_not_retryable() {
         assert!(Error::from(RequestError::NotSent(cause())).is_retryable());
         assert!(!Error::from(RequestError::Unanswered(cause())).is_retryable());
+        // A retry of the whole job would run it twice: `unlock_at_least` has ended the guard.
+        assert!(!Error::from(HoldError::Request(RequestError::NotSent(cause()))).is_retryable());
         assert!(!Error::from(UnlockError::Unknown { until: Instant::now(), cause: cause() }).is_retryable());
         assert!(Error::from(LockError::Unreachable(cause())).is_retryable());
+    }
+
+    /// A loop by `is_retryable` gave up on a server that was loading its data.
+    #[test]
+    fn a_refusal_that_may_pass_is_retryable() {
+        let refused = |code: &str| Refusal::new(code, "not now");
+        for (code, kind) in [("LOADING", ErrorKind::Unreachable), ("NOPERM", ErrorKind::Refused)] {
+            let is_retryable = kind == ErrorKind::Unreachable;
+            let errors: [Error; 2] =
+                [ConnectError::Refused(refused(code)).into(), RequestError::Refused(refused(code)).into()];
+            for error in errors {
+                assert_eq!((error.kind(), error.is_retryable()), (kind, is_retryable), "{error:?}");
+            }
+        }
+        assert!(Error::from(ConnectError::ReadOnly).is_retryable());
     }
 
     /// Converting drops the section's output or the guard, and keeps the reason.

@@ -135,14 +135,15 @@ impl LockGuard {
     ///
     /// # Errors
     /// See [`HoldError`]:
-    /// - [`Lost`](HoldError::Lost): others may have had the lock in the meantime.
+    /// - [`Lost`](HoldError::Lost): others may have had the lock in the meantime. If an answer got lost, it may also mean
+    ///   that the time has passed.
     /// - [`Lease`](HoldError::Lease): the time is longer than [`token_ttl`](crate::LockClientBuilder::token_ttl), 365
     ///   days, or the longest lease of [`strict_restart`](crate::LockClientBuilder::strict_restart).
-    /// - [`Nested`](HoldError::Nested): other guards share the hold.
+    /// - [`Nested`](HoldError::Nested): other guards share the hold, and keep it. This guard has ended.
     /// - [`SeveralServers`](HoldError::SeveralServers): the client has several servers.
     /// - [`Request`](HoldError::Request): the server refused, or did not answer within the operation time-out.
     ///
-    /// After any error the lock is free earlier, or when its lease ends.
+    /// After any other error the lock is free earlier, or when its lease ends.
     ///
     /// # Cancel safety
     /// If you drop the future before it is done, the client releases the lock at once, in the background.
@@ -330,7 +331,7 @@ impl Held {
     /// let work = token.run_until_cancelled(async { "done" }).await;
     /// assert_eq!(work, Some("done"));
     /// guard.unlock().await?;
-    /// assert!(token.is_cancelled());
+    /// token.cancelled().await; // a moment after the unlock
     /// # Ok(()) }) }
     /// ```
     #[must_use]

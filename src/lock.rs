@@ -263,8 +263,10 @@ impl FairLock {
     ///
     /// <div class="warning">
     ///
-    /// The guard holds the lock. `let _ = lock.try_lock().await?;` drops it at once, and the compiler does not warn:
-    /// give the guard a name, such as `_guard`. `#![warn(let_underscore_drop)]` makes the compiler warn.
+    /// The guard holds the lock. These drop it at once, without a warning of the compiler: `let _ = …` (it warns with
+    /// `#![warn(let_underscore_drop)]`), `let Tried::Acquired(_) = … else`, `matches!`, `is_busy()` or `is_ok()` on the
+    /// call itself, a `map` that does not return the guard, and `lock().await?.token()`. And after
+    /// `let _guard = lock.try_lock().await?;` you do not know whether you have the lock: match on the value.
     ///
     /// </div>
     ///

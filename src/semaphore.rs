@@ -313,7 +313,8 @@ impl FairSemaphore {
         }
     }
 
-    /// Acquires a permit, runs `section`, and releases the permit, even if the section panics. Two round trips.
+    /// Acquires a permit, runs `section`, and releases the permit, even if the section panics. Two round trips. Unlike
+    /// [`FairLock::with`](crate::FairLock::with) it makes no owner scope.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
@@ -370,7 +371,8 @@ impl FairSemaphore {
     /// the next in line wait until holders have released enough. A waiter for more than there are now waits on, and so
     /// do all waiters after it, until there are enough or it gives up. But if it has lost its place (its client was out
     /// of reach for a `waiter_ttl`, or nothing polled it when its turn came), it asks again and gets
-    /// [`LockError::Permits`]. With `Some(0)` no caller gets a permit: the gate is closed until you open it again.
+    /// [`LockError::Permits`]. With `Some(0)` no caller gets a permit, and calls with a limit fail with
+    /// [`LockError::Timeout`]: the gate is closed until you open it again.
     /// Unlike everything else of a name, this number does not expire. A server that loses its data loses it.
     ///
     /// ```

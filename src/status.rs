@@ -243,7 +243,7 @@ impl Waiter {
 
 impl Holder {
     fn new(at: SystemTime, entry: HolderEntry) -> Self {
-        let since = UNIX_EPOCH + entry.since;
+        let since = UNIX_EPOCH.checked_add(entry.since).unwrap_or(UNIX_EPOCH);
         Self {
             owner: entry.owner,
             holds: entry.holds,

@@ -48,7 +48,7 @@ Exit codes:
   the exit code of the command, or 128 + N if signal N ended it
   1    others have the lock (--conflict-exit-code)
   2    wrong usage
-  69   the server cannot be reached, is not ready yet, or does not answer
+  69   the server cannot be reached, is not ready yet, does not answer, or has a full queue
   71   something on this machine failed
   75   the lock was lost while the command ran
   77   the server refuses, until someone changes something
@@ -216,8 +216,9 @@ pub struct Lock {
     /// How long the lock stays held if this machine dies: 30s by default. fairlock renews it while the command runs.
     #[arg(long, value_parser = lease, value_name = "DURATION")]
     pub lease: Option<Duration>,
-    /// Keep the lock or the slot for at least this long after it was acquired, even if the command ends earlier. Use it
-    /// for a job that should run only once on machines whose clocks differ.
+    /// Keep the lock or the slot for at least this long after it was acquired, even if the command ends earlier, fails or
+    /// cannot run. If fairlock itself is killed, it stays taken for its lease. Use it for a job that should run only once
+    /// on machines whose clocks differ.
     #[arg(long, value_parser = duration, value_name = "DURATION", conflicts_with_all = ["shared", "exclusive", "attach"])]
     pub at_least: Option<Duration>,
     /// What happens to the command if fairlock is killed by SIGKILL. Linux only: on other systems the command goes on.

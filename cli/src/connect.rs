@@ -50,24 +50,43 @@ fn usual_lease(args: &Args) -> Duration {
 /// A builder for a handle with this lease, which may be shorter than the usual lease, and longer than the usual
 /// `token_ttl`. Fails before the wait for the lock if the lease does not fit.
 pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuilder, Failure> {
-    check_for_handles(args)?;
-    // Otherwise the error would name an option that follows the lease.
-    if lease > LONGEST_LEASE {
-        let lease = humantime::format_duration(lease);
-        return Err(Failure::usage(format!("the lease of a handle ({lease}) must not be longer than 365 days")));
-    }
-    if let Some(longest) = args.strict_restart.filter(|longest| *longest < lease) {
-        let [longest, lease] = [longest, lease].map(humantime::format_duration);
-        return Err(Failure::usage(format!(
-            "the lease of a handle ({lease}) must not be longer than --strict-restart ({longest})"
-        )));
-    }
+    check_handle(args, "the lease of a handle", lease)?;
     Ok(builder(args, Some(lease.min(usual_lease(args)))).token_ttl(TOKEN_TTL.max(lease)))
+}
+
+/// A builder for a lock that stays taken for this long, as if a handle held it. Fails before the command runs if the
+/// time does not fit.
+pub fn builder_for_at_least(
+    args: &Args,
+    lease: Option<Duration>,
+    at_least: Duration,
+) -> Result<LockClientBuilder, Failure> {
+    if servers(args)?.len() > 1 {
+        return Err(Failure::usage("--at-least needs one server: several masters do not support it"));
+    }
+    check_handle(args, "--at-least", at_least)?;
+    Ok(builder(args, lease).token_ttl(TOKEN_TTL.max(at_least).max(lease.unwrap_or_default())))
 }
 
 /// Several servers have no handles.
 pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
     if servers(args)?.len() > 1 { Err(HandleError::SeveralServers.into()) } else { Ok(()) }
+}
+
+/// The client checks the lease too, but its error would name an option that follows the lease.
+fn check_handle(args: &Args, what: &str, lease: Duration) -> Result<(), Failure> {
+    check_for_handles(args)?;
+    let too_long = |most: &str| {
+        let lease = humantime::format_duration(lease);
+        Err(Failure::usage(format!("{what} ({lease}) must not be longer than {most}")))
+    };
+    match args.strict_restart {
+        _ if lease > LONGEST_LEASE => too_long("365 days"),
+        Some(longest) if longest < lease => {
+            too_long(&format!("--strict-restart ({})", humantime::format_duration(longest)))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub fn servers(args: &Args) -> Result<Vec<ConnectOptions>, Failure> {

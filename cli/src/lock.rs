@@ -27,12 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 pub async fn run(args: &Args, lock: &Lock) -> Result<u8, Failure> {
     // Before the first request: a signal during the wait must not leave a place in the queue.
     let mut signals = Signals::catch()?;
-    if lock.at_least.is_some() {
-        connect::check_for_handles(args)?;
-    }
-    let builder = match &lock.attach {
-        Some(handle) => connect::builder_for_handle(args, handle.lease())?,
-        None => connect::builder(args, lock.lease),
+    let builder = match (&lock.attach, lock.at_least) {
+        (Some(handle), _) => connect::builder_for_handle(args, handle.lease())?,
+        (None, Some(at_least)) => connect::builder_for_at_least(args, lock.lease, at_least)?,
+        (None, None) => connect::builder(args, lock.lease),
     };
     let (client, wait) = tokio::select! {
         connected = connect::connect_within(args, builder, &lock.call) => connected?,
@@ -66,7 +64,7 @@ async fn locked(client: &LockClient, lock: &Lock, wait: Wait, signals: &mut Sign
 pub fn conflict(name: &str, busy: &Busy, call: &Call) -> u8 {
     if let (Wait::For(_), Some(HeldBy { label, since, lease_left, .. })) = (call.wait(), busy.holder.as_deref()) {
         let (label, since, left) = (text(label), render::time(*since), render::duration(*lease_left));
-        say(&format!("{name:?} is held by {label} since {since}, lease left {left}"));
+        say(&format!("{name:?}: the last answer named \"{label}\", which held it since {since}, lease left {left}"));
     }
     call.conflict_exit_code
 }

@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 use super::named::Named;
 pub use super::output::text;
 
+/// The last second of the year 9999, since 1970.
+const END_OF_9999: Duration = Duration::from_secs(253_402_300_799);
+
 /// `2m 3s`: whole seconds from one second on, else milliseconds.
 pub fn duration(duration: Duration) -> String {
     let rounded = match duration {
@@ -16,8 +19,8 @@ pub fn duration(duration: Duration) -> String {
 
 /// `2026-11-22 10:31:00Z`.
 pub fn time(time: SystemTime) -> String {
-    // `humantime` cannot format times before 1970. No server has such a time.
-    let time = time.max(SystemTime::UNIX_EPOCH);
+    // `humantime` formats only these years. A damaged key may contain any time.
+    let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + END_OF_9999);
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ")
 }
 

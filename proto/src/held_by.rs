@@ -32,6 +32,10 @@ impl HeldBy {
         let _attempt = fields.natural()?;
         let (token, seconds, micros) = (fields.token()?, fields.natural()?, fields.natural()?);
         let since = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-        Ok(Self { label: label_of(fields.rest()?).into(), token, since, lease_left })
+        let terms = fields.rest()?;
+        if !terms.contains('/') {
+            return Err(Malformed(format!("the terms {terms:?}")));
+        }
+        Ok(Self { label: label_of(terms).into(), token, since, lease_left })
     }
 }

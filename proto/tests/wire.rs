@@ -91,6 +91,9 @@ fn each_reply_to_an_acquire_has_its_meaning() {
         ("busy 1", Acquired::Busy { more: true, holder: None }),
         ("busy 0 3000 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(Some(3 * SECOND)) }),
         ("busy 0 -1 4 7 60 5 3000/job 17", Acquired::Busy { more: false, holder: held_by(None) }),
+        // A grant that someone has written by hand.
+        ("busy 0 3000 4 7 60 5", Acquired::Busy { more: false, holder: None }),
+        ("busy 0 3000 4 7 60 5 3000", Acquired::Busy { more: false, holder: None }),
         // The holder is for people to read: without a readable holder the answer still counts.
         ("busy 0 3000 4 7", Acquired::Busy { more: false, holder: None }),
         (

@@ -93,8 +93,8 @@ impl DrivenGuard {
         if rest.is_zero() {
             return Ok(self.unlock().await.map(drop)?);
         }
-        let checked = self.client.driver().context().options().check_longest("the time to stay taken", rest);
-        checked.map_err(HoldError::Lease)?;
+        let options = self.client.driver().context().options();
+        options.check_longest("the time to stay taken", at_least.max(rest)).map_err(HoldError::Lease)?;
         match self.give(rest).await {
             DetachOutcome::Detached(_) => Ok(()),
             DetachOutcome::Refused(_, error) => Err(error),

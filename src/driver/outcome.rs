@@ -19,7 +19,8 @@ pub enum LockError {
     /// owner has failed since. `try_lock` returns [`Tried::Busy`](crate::Tried::Busy) instead.
     #[error("not acquired in time: others held the lock or were ahead in the queue{}", at_last(holder.as_deref()))]
     Timeout {
-        /// The holder, if that answer named it. Answers about semaphores, read-write locks and several servers do not.
+        /// The holder, if that answer named it. Answers about semaphores and read-write locks do not, nor do
+        /// answers to a wait at several servers.
         holder: Option<Box<HeldBy>>,
     },
     /// The owner has lost the hold that this call would have re-entered.
@@ -160,7 +161,7 @@ pub enum Ended {
     /// the release.
     Freed,
     /// A [handle](crate::HoldHandle) has the hold now, or the detach had no answer: see
-    /// [`LockGuard::detach`](crate::LockGuard::detach).
+    /// [`LockGuard::detach`](crate::LockGuard::detach). Also after an `unlock_at_least` that keeps the name.
     Detached,
     /// The owner lost it while a guard was alive.
     Lost(Loss),
@@ -234,7 +235,7 @@ pub enum HoldError {
     #[error("invalid lease: {0}")]
     Lease(OptionsError),
     /// Only `detach` and `unlock_at_least`: this many guards of its owner share the hold. Use the last one. The client
-    /// sent nothing.
+    /// sent no detach; `unlock_at_least` has ended the guard.
     #[error("{0} nested guards share this hold: use the last one")]
     Nested(u32),
     /// Only `shrink_to`: the call asked for none, or for more than there are. The client sent nothing.

@@ -22,7 +22,8 @@ use fairlock_proto::held_by as machine;
 pub enum Tried<G> {
     /// It was free. The guard holds it.
     Acquired(G),
-    /// Others have it or are first. The call has taken nothing, and keeps no place in the queue.
+    /// Others have it or are first, or the server is [frozen](crate::LockClientBuilder::strict_restart) after a restart.
+    /// The call has taken nothing, and keeps no place in the queue.
     Busy(Busy),
 }
 
@@ -63,13 +64,14 @@ impl<G> Tried<G> {
         matches!(self, Self::Busy(_))
     }
 
-    /// Applies `change` to the guard.
+    /// Applies `change` to the guard. A `change` that does not return the guard drops it, which ends the hold.
     ///
     /// ```
     /// # fn main() -> fairlock::example::Outcome { fairlock::example::run(async |client| {
     /// let tried = client.lock("nightly").try_lock().await?;
-    /// let token = tried.map(|guard| guard.token()).into_result()?;
+    /// let (token, guard) = tried.map(|guard| (guard.token(), guard)).into_result()?;
     /// # assert!(token > 0);
+    /// guard.unlock().await?;
     /// # Ok(()) }) }
     /// ```
     pub fn map<T>(self, change: impl FnOnce(G) -> T) -> Tried<T> {
@@ -102,7 +104,9 @@ impl Busy {
     }
 }
 
-/// The holder of a lock, as the server named it to another owner. [`status`](crate::FairLock::status) returns more.
+/// The holder of a lock, as the server named it to another owner. Since that answer, which may be a
+/// [`poll_interval`](crate::LockClientBuilder::poll_interval) old, others may have got the lock.
+/// [`status`](crate::FairLock::status) returns more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldBy {

@@ -71,7 +71,12 @@ async fn each_way_to_end_has_its_exit_code() {
             (&url, &["lock", "--try", "taken", "--", "true"], 1, ""),
             (&url, &["lock", "--try", "-E", "9", "taken", "--", "true"], 9, ""),
             (&url, &["lock", "--wait", "0s", "taken", "--", "true"], 1, ""),
-            (&url, &["lock", "--wait", "2s", "--conflict-exit-code", "0", "taken", "--", "false"], 0, "is held by"),
+            (
+                &url,
+                &["lock", "--wait", "2s", "--conflict-exit-code", "0", "taken", "--", "false"],
+                0,
+                "which held it since",
+            ),
             (&url, &["lock", &long, "--", "true"], 2, "1024 are allowed"),
             (&url, &["lock", "--lease", "0s", NAME, "--", "true"], 2, "lease"),
             (&url, &["lock", "foreign", "--", "true"], 77, "delete that key"),
@@ -86,6 +91,34 @@ async fn each_way_to_end_has_its_exit_code() {
         }
         redis::cmd("DEL").arg("fairlock:{n:foreign}").exec_async(&mut server.connection().await).await.unwrap();
         client.close().await.unwrap();
+    })
+    .await;
+}
+
+/// A key that someone has written by hand may have a time that no calendar shows.
+#[tokio::test]
+async fn a_damaged_time_does_not_end_the_command() {
+    on_a_server(async |server| {
+        let (client, url) = (Timing::default().connect(&server.url()).await, server.url());
+        let guard = client.lock("taken").lock().await.unwrap();
+        // Later than the year 9999, and than any time of the system.
+        for (at, since) in [
+            ("67767976233532800 208409", "since 9999-12-31"),
+            ("9223372036854775807 9223372036854775807", "since 1970-01-01"),
+        ] {
+            let grant = format!("9 {} {at} 3500/victim", guard.token());
+            let damage = ["fairlock:{n:taken}", "!grant", &grant];
+            redis::cmd("HSET").arg(&damage).exec_async(&mut server.connection().await).await.unwrap();
+            for (words, code, said) in [
+                (&["lock", "--wait", "1s", "taken", "--", "true"][..], 1, since),
+                (&["status", "taken"], 0, "victim"),
+                (&["status", "--json", "taken"], 0, "victim"),
+                (&["list"], 0, "victim"),
+            ] {
+                let ended = Tool::new(&url, words).run().await;
+                assert!(ended.code == Some(code) && (ended.out + &ended.err).contains(said), "{words:?}");
+            }
+        }
     })
     .await;
 }
@@ -627,10 +660,16 @@ async fn a_lock_or_a_slot_stays_taken_though_the_command_has_ended() {
         let holder = gate.status().await.unwrap().holders.remove(0);
         assert!(holder.lease_left > Duration::from_secs(5), "{holder:?}");
         assert!(gate.force_unlock_token(holder.token).await.unwrap());
-        // Handles do not exist on several masters, so fairlock refuses before it runs the command.
-        let two = format!("{url} redis://127.0.0.1:1/");
-        let refused = Tool::new(&two, &kept).run().await;
-        assert_eq!(refused.code, Some(2), "{refused:?}");
+        // Longer than a token is remembered by default.
+        assert_eq!(Tool::new(&url, &["lock", "--at-least", "25h", NAME, "--", "true"]).run().await.code, Some(0));
+        assert!(client.lock(NAME).force_unlock().await.unwrap(), "it stays taken");
+        // fairlock refuses before it runs the command. Handles do not exist on several masters.
+        let several = format!("{url} redis://127.0.0.1:1/");
+        for (url, words) in [(&several, &["20s"][..]), (&url, &["400d"]), (&url, &["20s", "--strict-restart", "10s"])] {
+            let words = [&["lock", "--at-least"], words, &[NAME, "--", "echo", "ran"]].concat();
+            let refused = Tool::new(url, &words).run().await;
+            assert!(refused.code == Some(2) && !refused.out.contains("ran"), "{words:?}: {refused:?}");
+        }
     })
     .await;
 }

@@ -120,9 +120,9 @@ async fn each_wrong_use_has_its_exit_code_in_one_line() {
         let handle = acquired(&url, &["--lease", "1m"]).await;
         let cut = &handle[..handle.len() - 1];
         for (url, words, expected, said) in [
-            (&url, &["release", cut][..], 2, "this is no handle"),
+            (&url, &["release", cut][..], 2, "this is not a handle"),
             (&url, &["release", &handle.replace("fairlock1", "fairlock2")], 2, "another format"),
-            (&url, &["release", &handle, "--prefix", "other"], 2, "of the prefix"),
+            (&url, &["release", &handle, "--prefix", "other"], 2, "has the prefix"),
             (&url, &["extend", &handle, "1ms"], 2, "lease"),
             (&url, &["extend", &handle, "99999d"], 2, "longer than 365 days"),
             (&url, &["acquire", "x", "--lease", "99999d"], 2, "longer than 365 days"),
@@ -168,7 +168,7 @@ async fn no_message_shows_a_handle_and_space_around_it_does_not_matter() {
             assert!(code == Some(2) && !err.contains(secret), "{words:?}: {code:?} {err}");
         }
         let (_, err) = code(&url, &["lock", "--attach", cut, "--", "true"]).await;
-        assert!(err.contains("--attach <HANDLE>: this is no handle"), "{err}");
+        assert!(err.contains("--attach <HANDLE>: this is not a handle"), "{err}");
         for words in [
             &["extend", &format!("{handle} "), "1m"][..],
             &["lock", "--attach", &format!("\t{handle}"), "--", "true"],
@@ -191,10 +191,10 @@ async fn what_cannot_be_a_handle_is_refused_before_the_wait() {
             (&*url, &["acquire", NAME, "--lease", "0s"][..], "lease"),
             (&url, &["acquire", NAME, "--lease", "2m", "--strict-restart", "1m"], "--strict-restart (1m)"),
             (&url, &["extend", &handle, "2m", "--strict-restart", "1m"], "--strict-restart (1m)"),
-            (several, &["acquire", NAME, "--lease", "1m"], "several servers"),
-            (several, &["extend", &handle, "1m"], "several servers"),
-            (several, &["release", &handle], "several servers"),
-            (several, &["lock", "--attach", &handle, "--", "true"], "several servers"),
+            (several, &["acquire", NAME, "--lease", "1m"], "several masters"),
+            (several, &["extend", &handle, "1m"], "several masters"),
+            (several, &["release", &handle], "several masters"),
+            (several, &["lock", "--attach", &handle, "--", "true"], "several masters"),
         ] {
             let (code, err) = code(url, words).await;
             assert!(code == Some(2) && err.contains(said), "{words:?}: {code:?} {err}");

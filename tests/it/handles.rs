@@ -721,7 +721,10 @@ async fn an_attach_under_way_as_its_client_is_closed_says_that_it_may_have_been_
         closed.unwrap();
         assert!(matches!(attached, Err(HandleError::Unreachable(_))), "{attached:?}");
         assert!(
-            attached.unwrap_err().to_string().contains("the client is closed; what may have been attached is released")
+            attached
+                .unwrap_err()
+                .to_string()
+                .contains("the client is closed; if the attach still succeeds, the client releases the hold")
         );
         let asked = other.attach(&handle).await;
         assert!(matches!(asked, Err(HandleError::Request(RequestError::Closed))), "{asked:?}");
