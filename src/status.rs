@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fairlock_proto::keys::UNITS;
 use fairlock_proto::requests::inspect::{HolderEntry, Inspected, QueueEntry};
 
+use crate::driver::tried::granted_at;
 use crate::error::RequestError;
 use crate::quorum::majority;
 use crate::store::runner::Answer;
@@ -243,7 +244,7 @@ impl Waiter {
 
 impl Holder {
     fn new(at: SystemTime, entry: HolderEntry) -> Self {
-        let since = UNIX_EPOCH.checked_add(entry.since).unwrap_or(UNIX_EPOCH);
+        let since = granted_at(entry.since);
         Self {
             owner: entry.owner,
             holds: entry.holds,

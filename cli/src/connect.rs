@@ -50,7 +50,8 @@ fn usual_lease(args: &Args) -> Duration {
 /// A builder for a handle with this lease, which may be shorter than the usual lease, and longer than the usual
 /// `token_ttl`. Fails before the wait for the lock if the lease does not fit.
 pub fn builder_for_handle(args: &Args, lease: Duration) -> Result<LockClientBuilder, Failure> {
-    check_handle(args, "the lease of a handle", lease)?;
+    check_for_handles(args)?;
+    check_longest(args, "the lease of a handle", lease)?;
     Ok(builder(args, Some(lease.min(usual_lease(args)))).token_ttl(TOKEN_TTL.max(lease)))
 }
 
@@ -64,7 +65,7 @@ pub fn builder_for_at_least(
     if servers(args)?.len() > 1 {
         return Err(Failure::usage("--at-least needs one server: several masters do not support it"));
     }
-    check_handle(args, "--at-least", at_least)?;
+    check_longest(args, "--at-least", at_least)?;
     Ok(builder(args, lease).token_ttl(TOKEN_TTL.max(at_least).max(lease.unwrap_or_default())))
 }
 
@@ -74,8 +75,7 @@ pub fn check_for_handles(args: &Args) -> Result<(), Failure> {
 }
 
 /// The client checks the lease too, but its error would name an option that follows the lease.
-fn check_handle(args: &Args, what: &str, lease: Duration) -> Result<(), Failure> {
-    check_for_handles(args)?;
+fn check_longest(args: &Args, what: &str, lease: Duration) -> Result<(), Failure> {
     let too_long = |most: &str| {
         let lease = humantime::format_duration(lease);
         Err(Failure::usage(format!("{what} ({lease}) must not be longer than {most}")))

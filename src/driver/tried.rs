@@ -123,10 +123,14 @@ pub struct HeldBy {
 impl HeldBy {
     fn of(held_by: machine::HeldBy) -> Self {
         let machine::HeldBy { label, token, since, lease_left } = held_by;
-        // A damaged key may contain any number.
-        let since = UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH);
+        let since = granted_at(since);
         Self { label: label.into(), token, since, lease_left: lease_left.unwrap_or_default() }
     }
+}
+
+/// When the server granted a hold, from the time since 1970 in its key. A damaged key may contain any number.
+pub fn granted_at(since: Duration) -> SystemTime {
+    UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
 }
 
 impl fmt::Display for HeldBy {
